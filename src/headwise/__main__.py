@@ -1,0 +1,5 @@
+"""`python -m headwise` is the `headwise` command."""
+
+from headwise.cli import main
+
+main()

@@ -1,0 +1,86 @@
+"""The command's frame: verbs are loaded only when run, and user mistakes end in one line and exit code 2."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import Any
+
+import click
+import typer
+from typer.core import TyperGroup
+
+from headwise import __version__
+
+# Each verb is the module headwise.cli.<verb> with a function of the same name. The summary stands here
+# so that `headwise --help` imports none of them (torch alone takes over a second).
+VERBS = {
+    "demo": "Train, compare, look and report on built-in text: the whole tour in a few minutes.",
+    "train": "Train a language model made of attention heads on your own text.",
+    "generate": "Continue a prompt with a trained model.",
+    "compare": "Train variants under equal conditions and say whether the difference is real.",
+    "show": "Draw what the heads of a trained model attend to.",
+    "walkthrough": "Multi-head attention step by step in NumPy, every array printed.",
+    "trace": "Name the shape at every step of multi-head attention.",
+}
+
+
+class _Verb(click.Command):
+    """Stands for a verb in the list of commands and becomes the real one when it is run."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        return _load(self.name or "").make_context(info_name, args, parent, **extra)
+
+
+def _load(verb: str) -> click.Command:
+    module = importlib.import_module(f"headwise.cli.{verb}")
+    app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
+    app.command(verb)(getattr(module, verb))
+    return typer.main.get_command(app)
+
+
+class _Verbs(TyperGroup):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return _Verb(cmd_name, help=VERBS[cmd_name]) if cmd_name in VERBS else None
+
+
+app = typer.Typer(cls=_Verbs, no_args_is_help=True, add_completion=False, rich_markup_mode="markdown")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"headwise {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _headwise(
+    version: bool = typer.Option(
+        False, "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+    ),
+) -> None:
+    """Train multi-head attention, see what every head does, keep only what earns its cost."""
+
+
+def main() -> None:
+    """Run the command line. User mistakes print one line to stderr and exit with 2.
+
+    Set HEADWISE_DEBUG=1 to see the traceback instead.
+    """
+    try:
+        app()
+    except BrokenPipeError:  # `headwise … | head`: the reader has had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except (ValueError, TypeError, OSError) as error:
+        if os.environ.get("HEADWISE_DEBUG"):
+            raise
+        message = " ".join(str(error).split()) or type(error).__name__
+        typer.echo(f"headwise: {message}", err=True)
+        sys.exit(2)

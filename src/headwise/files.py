@@ -1,0 +1,86 @@
+"""Writing files so that a crash, a full disk or Ctrl-C never costs what was there before."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+
+def _flush(path: Path) -> None:
+    """Ask the system to put `path` (a file or a folder) on the disk."""
+    if os.name == "nt" and path.is_dir():  # Windows cannot open a folder for fsync
+        return
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield a temporary path beside `path`; on success flush it and rename it over `path`.
+
+    If the block raises, `path` is as it was and the temporary file is gone.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        # mkstemp makes private files; what a user keeps should follow their umask.
+        temporary.chmod(0o666 & ~_umask())
+        _flush(temporary)
+        temporary.replace(path)
+        _flush(path.parent)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def replacing_folder(path: Path) -> Iterator[Path]:
+    """Yield a temporary folder beside `path`; on success flush its files and rename it to `path`.
+
+    A folder already at `path` is removed only after the new one is complete.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent))
+    try:
+        yield temporary
+        temporary.chmod(0o777 & ~_umask())
+        for item in sorted(temporary.rglob("*")):
+            if item.is_file():
+                _flush(item)
+        _flush(temporary)
+        if path.exists():
+            shutil.rmtree(path)
+        temporary.replace(path)
+        _flush(path.parent)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write UTF-8 `text` with `\\n` newlines to `path`, all or nothing."""
+    with replacing(path) as temporary:
+        temporary.write_bytes(text.encode("utf-8"))
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write `value` as readable JSON to `path`, all or nothing."""
+    write_text(path, json.dumps(value, ensure_ascii=False, indent=2) + "\n")
+
+
+def _umask() -> int:
+    mask = os.umask(0o022)
+    os.umask(mask)
+    return mask

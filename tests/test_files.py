@@ -1,0 +1,52 @@
+"""Writing all or nothing."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from headwise.files import replacing, replacing_folder, write_json, write_text
+
+
+def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    write_text(path, "old 나\n")
+    with pytest.raises(RuntimeError, match="half way"), replacing(path) as temporary:
+        temporary.write_text("new")
+        raise RuntimeError("half way")
+    assert path.read_bytes() == "old 나\n".encode()
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_failure_leaves_the_old_folder_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "step"
+    with replacing_folder(path) as temporary:
+        (temporary / "x").write_text("old")
+    with pytest.raises(KeyboardInterrupt), replacing_folder(path) as temporary:
+        (temporary / "x").write_text("new")
+        raise KeyboardInterrupt
+    assert (path / "x").read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_new_folder_takes_the_place_of_the_old(tmp_path: Path) -> None:
+    path = tmp_path / "step"
+    for name in ("a", "b"):
+        with replacing_folder(path) as temporary:
+            (temporary / name).write_text(name)
+    assert [p.name for p in path.iterdir()] == ["b"]
+
+
+def test_files_follow_the_users_umask(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        write_json(tmp_path / "a.json", {"한": 1})
+        with replacing_folder(tmp_path / "d"):
+            pass
+    finally:
+        os.umask(before)
+    assert (tmp_path / "a.json").stat().st_mode & 0o777 == 0o640
+    assert (tmp_path / "d").stat().st_mode & 0o777 == 0o750
+    assert (tmp_path / "a.json").read_text("utf-8") == '{\n  "한": 1\n}\n'
