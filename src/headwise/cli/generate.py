@@ -1,0 +1,80 @@
+"""headwise generate: continue a prompt with a trained model."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+
+def generate(
+    model: Annotated[Path, typer.Argument(help="A model folder, as `headwise train --out` writes it.")],
+    prompt: Annotated[
+        str | None,
+        typer.Option(help="Text to continue. Default: a line break, or the first known character."),
+    ] = None,
+    max_new_tokens: Annotated[int, typer.Option(help="Tokens to add at most.")] = 200,
+    temperature: Annotated[float, typer.Option(help="0 takes the likeliest token each time.")] = 1.0,
+    top_k: Annotated[int | None, typer.Option(help="Draw from the k likeliest tokens only.")] = None,
+    top_p: Annotated[
+        float | None, typer.Option(help="Draw from the likeliest tokens that make up probability p.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="The same seed gives the same text.")] = None,
+    stop: Annotated[
+        list[str] | None,
+        typer.Option(help="End before this text (\\n, \\t are understood); may be repeated."),
+    ] = None,
+    unknown: Annotated[
+        Literal["error", "skip"],
+        typer.Option(help="What to do with prompt characters never seen in training."),
+    ] = "error",
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")] = "auto",
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object instead of the text.")
+    ] = False,
+) -> None:
+    """Continue a prompt with a trained model."""
+    from headwise.model import load_model, stream
+    from headwise.model.device import pick_device
+    from headwise.model.generation import default_prompt
+
+    gpt, tokenizer = load_model(model, pick_device(device))
+    if prompt is None:
+        prompt = default_prompt(tokenizer)
+    started = time.perf_counter()
+    pieces = stream(
+        gpt,
+        tokenizer,
+        prompt,
+        max_new_tokens=max_new_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        seed=seed,
+        stop=[_unescape(text) for text in stop or ()],
+        unknown=unknown,
+    )
+    if as_json:
+        text = "".join(pieces)
+        result = {"prompt": prompt, "text": text, "seconds": round(time.perf_counter() - started, 3)}
+        typer.echo(json.dumps(result, ensure_ascii=False))
+        return
+    typer.echo(prompt, nl=False)
+    for piece in pieces:
+        typer.echo(piece, nl=False)
+    typer.echo()
+
+
+def _unescape(text: str) -> str:
+    """Turn the two characters backslash-n (and -t, -backslash) of a shell argument into what they mean."""
+    out, rest = "", iter(text)
+    for character in rest:
+        if character == "\\":
+            following = next(rest, "")
+            out += {"n": "\n", "t": "\t", "\\": "\\"}.get(following, "\\" + following)
+        else:
+            out += character
+    return out

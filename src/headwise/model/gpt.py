@@ -1,0 +1,151 @@
+"""The language model: token embedding → layers of attention → scores for the next token."""
+
+from __future__ import annotations
+
+from typing import Literal, overload
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from headwise.attention import KVCache, Mask, Rotary
+from headwise.model.blocks import Block, make_norm
+from headwise.model.config import GPTConfig
+
+
+class GPT(nn.Module):
+    """A decoder-only transformer; which ideas it is made of is `config`'s choice.
+
+    Weights start as in GPT-2 (Radford et al. 2019): normal with deviation 0.02, and projections that
+    write into the residual stream divided by sqrt(2·n_layer).
+    """
+
+    def __init__(self, config: GPTConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.token_embedding = nn.Embedding(config.vocab_size, config.d_model)
+        self.position_embedding = (
+            nn.Embedding(config.block_size, config.d_model) if config.position == "learned" else None
+        )
+        self.embedding_dropout = nn.Dropout(config.dropout)
+        rotary = Rotary(config.head_width) if config.position == "rotary" else None
+        self.blocks = nn.ModuleList(Block(config, rotary) for _ in range(config.n_layer))
+        self.final_norm = make_norm(config)
+        self.head = nn.Linear(config.d_model, config.vocab_size, bias=False)
+        if config.tied_embeddings:
+            self.head.weight = self.token_embedding.weight
+        self._initialise()
+
+    def _initialise(self) -> None:
+        for module in self.modules():
+            if isinstance(module, nn.Linear | nn.Embedding):
+                nn.init.normal_(module.weight, std=0.02)
+            if isinstance(module, nn.Linear) and module.bias is not None:
+                nn.init.zeros_(module.bias)
+        if self.config.residual:
+            for name, parameter in self.named_parameters():
+                if name.endswith(("o_proj.weight", "down_proj.weight")):
+                    nn.init.normal_(parameter, std=0.02 / (2 * self.config.n_layer) ** 0.5)
+
+    @overload
+    def forward(
+        self, ids: Tensor, *, cache: KVCache | None = None, return_weights: Literal[False] = False
+    ) -> Tensor: ...
+    @overload
+    def forward(
+        self, ids: Tensor, *, cache: KVCache | None = None, return_weights: Literal[True]
+    ) -> tuple[Tensor, list[Tensor]]: ...
+    def forward(
+        self, ids: Tensor, *, cache: KVCache | None = None, return_weights: bool = False
+    ) -> Tensor | tuple[Tensor, list[Tensor]]:
+        """Scores for the token after each position.
+
+        Args:
+            ids: `(B, T)` int64 token ids.
+            cache: keys and values of the tokens before `ids`; appended to.
+            return_weights: also return each layer's attention weights, `(B, H, T, S)`.
+
+        Returns:
+            Logits `(B, T, vocab_size)`; with `return_weights` a pair of logits and a list, one per layer.
+
+        Raises:
+            ValueError: ids on another device, outside the vocabulary, or more than `block_size`.
+            TypeError: ids that are not whole numbers.
+        """
+        past = 0 if cache is None else cache.length
+        self._check(ids, past)
+        x = self.token_embedding(ids)  # (B, T, D)
+        if self.position_embedding is not None:
+            x = x + self.position_embedding.weight[past : past + ids.shape[1]]
+        x = self.embedding_dropout(x)
+        mask = Mask.causal()
+        all_weights: list[Tensor] = []
+        for index, block in enumerate(self.blocks):
+            x, weights = block(x, mask, None if cache is None else cache.layer(index), return_weights)
+            if weights is not None:
+                all_weights.append(weights)
+        logits: Tensor = self.head(self.final_norm(x))  # (B, T, vocab)
+        return (logits, all_weights) if return_weights else logits
+
+    def _check(self, ids: Tensor, past: int) -> None:
+        if ids.dtype != torch.int64:
+            raise TypeError(f"ids must be int64 token ids, got {ids.dtype}; convert with ids.long()")
+        if ids.ndim != 2:
+            raise ValueError(f"ids must have shape (B, T), got {tuple(ids.shape)}")
+        if past + ids.shape[1] > self.config.block_size:
+            held = f" after {past} cached" if past else ""
+            raise ValueError(
+                f"{ids.shape[1]} tokens{held} exceed block_size={self.config.block_size}; "
+                "give the model at most that many (generate() keeps the last block_size by itself)"
+            )
+        device = self.token_embedding.weight.device
+        if ids.device != device:
+            raise ValueError(f"ids are on {ids.device} but the model is on {device}; move one with .to(...)")
+        if torch.compiler.is_compiling() or ids.numel() == 0 or device.type == "meta":
+            return
+        low, high = (int(v) for v in torch.aminmax(ids))
+        if low < 0 or high >= self.config.vocab_size:
+            raise ValueError(
+                f"ids must lie in 0 … {self.config.vocab_size - 1} (the vocabulary), got {low} … {high}; "
+                "encode the text with the model's own tokenizer"
+            )
+
+    def loss(self, ids: Tensor, targets: Tensor) -> Tensor:
+        """Mean cross-entropy in nats over targets that are not -100; `ids` and `targets` are `(B, T)`."""
+        logits = self(ids)
+        return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), ignore_index=-100)
+
+    def new_cache(self, batch: int = 1, capacity: int | None = None) -> KVCache:
+        """An empty cache for `batch` sequences of up to `capacity` tokens (default: `block_size`)."""
+        weight = self.token_embedding.weight
+        return KVCache(
+            self.config.n_layer,
+            batch,
+            self.config.kv_heads,
+            capacity or self.config.block_size,
+            self.config.head_width,
+            dtype=weight.dtype,
+            device=weight.device,
+        )
+
+    def num_parameters(self) -> int:
+        """Number of different parameters; tied embeddings count once."""
+        return sum(parameter.numel() for parameter in self.parameters())
+
+    def parameters_by_part(self) -> dict[str, int]:
+        """Parameters of each kind of part; the values add up to `num_parameters()`."""
+
+        def count(*modules: nn.Module | None) -> int:
+            return sum(p.numel() for m in modules if m is not None for p in m.parameters())
+
+        blocks = [block for block in self.blocks if isinstance(block, Block)]
+        norms = [m for m in self.modules() if isinstance(m, nn.LayerNorm | nn.RMSNorm)]
+        parts = {
+            "token embedding": count(self.token_embedding),
+            "position embedding": count(self.position_embedding),
+            "attention": count(*(block.attention for block in blocks)),
+            "feed-forward": count(*(block.mlp for block in blocks)),
+            "norms": count(*norms),
+            "output layer": 0 if self.config.tied_embeddings else count(self.head),
+        }
+        return {part: number for part, number in parts.items() if number}
