@@ -38,10 +38,10 @@ def make_gpt(tokenizer: Tokenizer) -> Callable[..., GPT]:
         model = GPT(config).eval()
         with torch.no_grad():
             for parameter in model.parameters():
-                if parameter.ndim > 1:
-                    parameter.mul_(scale)
-                else:
+                if parameter.ndim == 1:
                     parameter.add_(0.1 * torch.randn_like(parameter))
+                elif config.residual:  # these start small
+                    parameter.mul_(scale)
         return model
 
     return make

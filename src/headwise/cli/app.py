@@ -7,9 +7,8 @@ import os
 import sys
 from typing import Any
 
-import click
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from headwise import __version__
 
@@ -26,31 +25,36 @@ VERBS = {
 }
 
 
-class _Verb(click.Command):
+_LOOK: dict[str, Any] = {
+    "add_completion": False,
+    "rich_markup_mode": "markdown",
+    "pretty_exceptions_enable": False,  # a fault of ours should read like any Python traceback
+}
+
+
+class _Verb(TyperCommand):
     """Stands for a verb in the list of commands and becomes the real one when it is run."""
 
-    def make_context(
-        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
-    ) -> click.Context:
-        return _load(self.name or "").make_context(info_name, args, parent, **extra)
+    def make_context(self, *arguments: Any, **named: Any) -> Any:
+        return _load(self.name or "").make_context(*arguments, **named)
 
 
-def _load(verb: str) -> click.Command:
+def _load(verb: str) -> Any:
     module = importlib.import_module(f"headwise.cli.{verb}")
-    app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
+    app = typer.Typer(**_LOOK)
     app.command(verb)(getattr(module, verb))
     return typer.main.get_command(app)
 
 
 class _Verbs(TyperGroup):
-    def list_commands(self, ctx: click.Context) -> list[str]:
+    def list_commands(self, ctx: Any) -> list[str]:
         return list(VERBS)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+    def get_command(self, ctx: Any, cmd_name: str) -> TyperCommand | None:
         return _Verb(cmd_name, help=VERBS[cmd_name]) if cmd_name in VERBS else None
 
 
-app = typer.Typer(cls=_Verbs, no_args_is_help=True, add_completion=False, rich_markup_mode="markdown")
+app = typer.Typer(cls=_Verbs, no_args_is_help=True, **_LOOK)
 
 
 def _print_version(wanted: bool) -> None:

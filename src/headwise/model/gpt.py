@@ -17,7 +17,8 @@ class GPT(nn.Module):
     """A decoder-only transformer; which ideas it is made of is `config`'s choice.
 
     Weights start as in GPT-2 (Radford et al. 2019): normal with deviation 0.02, and projections that
-    write into the residual stream divided by sqrt(2·n_layer).
+    write into the residual stream divided by sqrt(2·n_layer). Without a residual stream the signal has to
+    pass through every matrix, so each keeps its variance: deviation 1/sqrt(inputs) (LeCun et al. 1998).
     """
 
     def __init__(self, config: GPTConfig) -> None:
@@ -32,17 +33,20 @@ class GPT(nn.Module):
         self.blocks = nn.ModuleList(Block(config, rotary) for _ in range(config.n_layer))
         self.final_norm = make_norm(config)
         self.head = nn.Linear(config.d_model, config.vocab_size, bias=False)
+        self._initialise()
         if config.tied_embeddings:
             self.head.weight = self.token_embedding.weight
-        self._initialise()
 
     def _initialise(self) -> None:
+        residual = self.config.residual
         for module in self.modules():
-            if isinstance(module, nn.Linear | nn.Embedding):
-                nn.init.normal_(module.weight, std=0.02)
-            if isinstance(module, nn.Linear) and module.bias is not None:
-                nn.init.zeros_(module.bias)
-        if self.config.residual:
+            if isinstance(module, nn.Embedding):
+                nn.init.normal_(module.weight, std=0.02 if residual else 1.0)
+            elif isinstance(module, nn.Linear):
+                nn.init.normal_(module.weight, std=0.02 if residual else module.in_features**-0.5)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+        if residual:
             for name, parameter in self.named_parameters():
                 if name.endswith(("o_proj.weight", "down_proj.weight")):
                     nn.init.normal_(parameter, std=0.02 / (2 * self.config.n_layer) ** 0.5)
