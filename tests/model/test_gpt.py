@@ -179,15 +179,6 @@ def test_dropout_follows_train_and_eval(make_gpt: Make) -> None:
     assert not torch.equal(model(ids), model(ids))
 
 
-def test_loss_leaves_out_padded_targets(make_gpt: Make) -> None:
-    model = make_gpt()
-    ids = torch.randint(0, model.config.vocab_size, (1, 6))
-    targets = ids.roll(-1, 1)
-    full = model.loss(ids[:, :4], targets[:, :4])
-    targets[:, 4:] = -100
-    torch.testing.assert_close(model.loss(ids, targets), full)
-
-
 def test_bad_ids_are_refused(make_gpt: Make) -> None:
     model = make_gpt()
     vocab = model.config.vocab_size

@@ -131,29 +131,36 @@ def test_a_text_shorter_than_a_block_is_refused(length: int, tmp_path: Path) -> 
 @pytest.mark.parametrize("length", [65, 66])
 def test_exactly_one_block_and_one_token_is_enough(length: int, tmp_path: Path) -> None:
     text = "a" * length
-    prepared = prepare(Corpus.from_text(text), "char", tmp_path, block_size=64, validation_fraction=0)
-    assert prepared.train.count == length
+    for number, fraction in enumerate((0, None)):  # by default a text too short for two parts is not divided
+        folder = tmp_path / str(number)
+        prepared = prepare(
+            Corpus.from_text(text), "char", folder, block_size=64, validation_fraction=fraction
+        )
+        assert prepared.train.count == length
+        assert prepared.validation is None
 
 
-@pytest.mark.parametrize(("length", "enough"), [(649, False), (650, True)])
-def test_the_validation_part_needs_a_block_too(length: int, enough: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("length", "block_size"), [(640, 64), (649, 65)])
+def test_the_validation_part_needs_a_block_too(length: int, block_size: int, tmp_path: Path) -> None:
     corpus = Corpus.from_text("a" * length, "short")
-    if enough:
-        assert prepare(corpus, "char", tmp_path, block_size=64).validation is not None
-        return
+    held_out = prepare(corpus, "char", tmp_path / "a", block_size=length // 10 - 1).validation
+    assert held_out is not None
+    assert prepare(corpus, "char", tmp_path / "b", block_size=block_size).validation is None
+    part, largest = -(-length // 10), -(-length // 10) - 1
     message = (
-        r"the validation part of the text 'short' has 65 tokens, but block_size 65 needs at least 66: "
-        r"the largest block_size that fits is 64; .*validation_fraction \(now 0\.1"
+        rf"the validation part of the text 'short' has {part} tokens, but block_size {block_size} needs at least "
+        rf"{block_size + 1}: the largest block_size that fits is {largest}; .*validation_fraction \(now 0\.1"
     )
     with pytest.raises(ValueError, match=message):
-        prepare(corpus, "char", tmp_path, block_size=65)
+        prepare(corpus, "char", tmp_path / "c", block_size=block_size, validation_fraction=0.1)
 
 
 def test_a_validation_part_of_nothing_is_said_with_its_numbers(tmp_path: Path) -> None:
+    corpus = Corpus.from_text("abcdefghij")
     with pytest.raises(
         ValueError, match="validation part .* has 1 tokens, but block_size 2 .* no block_size fits"
     ):
-        prepare(Corpus.from_text("abcdefghij"), "char", tmp_path, block_size=2)
+        prepare(corpus, "char", tmp_path, block_size=2, validation_fraction=0.1)
 
 
 def test_bpe_lengths_are_counted_in_tokens_and_leave_nothing(tmp_path: Path) -> None:

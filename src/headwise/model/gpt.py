@@ -6,7 +6,6 @@ from typing import Literal, overload
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from headwise.attention import KVCache, Mask, Rotary
 from headwise.model.blocks import Block, make_norm
@@ -113,11 +112,6 @@ class GPT(nn.Module):
                 f"ids must lie in 0 … {self.config.vocab_size - 1} (the vocabulary), got {low} … {high}; "
                 "encode the text with the model's own tokenizer"
             )
-
-    def loss(self, ids: Tensor, targets: Tensor) -> Tensor:
-        """Mean cross-entropy in nats over targets that are not -100; `ids` and `targets` are `(B, T)`."""
-        logits = self(ids)
-        return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), ignore_index=-100)
 
     def new_cache(self, batch: int = 1, capacity: int | None = None) -> KVCache:
         """An empty cache for `batch` sequences of up to `capacity` tokens (default: `block_size`)."""

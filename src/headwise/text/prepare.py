@@ -21,6 +21,11 @@ from headwise.text.token_file import TokenFile, write_tokens
 from headwise.text.tokenizer import Tokenizer, describe_unknown
 
 _FORMAT = 1
+_USUAL_FRACTION = 0.1
+
+
+class TooShortError(ValueError):
+    """A part of a text holds too few tokens for one block."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +72,7 @@ def prepare(
     folder: Path,
     *,
     block_size: int,
-    validation_fraction: float = 0.1,
+    validation_fraction: float | None = None,
     vocab_size: int = 1024,
 ) -> Prepared:
     """Turn a corpus into checked token files, in bounded memory.
@@ -83,7 +88,8 @@ def prepare(
         tokenizer: `"char"` or `"bpe"` to learn one, or a tokenizer to encode with.
         folder: where the files go; made if need be.
         block_size: the training window; each part must hold at least `block_size + 1` tokens.
-        validation_fraction: at least 0 and below 1; 0 makes `validation` None.
+        validation_fraction: at least 0 and below 1; 0 makes `validation` None. By default a tenth, or 0 where
+            the text is long enough for a block but not for two parts.
         vocab_size: tokens a `"bpe"` tokenizer should learn; nothing else looks at it.
 
     Raises:
@@ -93,6 +99,12 @@ def prepare(
     """
     if block_size < 1:
         raise ValueError(f"block_size must be at least 1; got {block_size}")
+    if validation_fraction is None:
+        again = partial(prepare, corpus, tokenizer, folder, block_size=block_size, vocab_size=vocab_size)
+        try:
+            return again(validation_fraction=_USUAL_FRACTION)
+        except TooShortError:
+            return again(validation_fraction=0.0)
     if not 0 <= validation_fraction < 1:
         raise ValueError(f"validation_fraction must be at least 0 and below 1; got {validation_fraction}")
     folder = Path(folder)
@@ -200,7 +212,7 @@ def _check_lengths(name: str, counts: dict[str, int], block_size: int, validatio
             advice = ["a longer text"] + ["a smaller block_size"] * (largest > 0)
             if validation_fraction:
                 advice.append(f"another validation_fraction (now {validation_fraction}; 0 for none)")
-            raise ValueError(
+            raise TooShortError(
                 f"the {part} part of the text {name!r} has {count} tokens, but block_size {block_size} needs "
                 f"at least {block_size + 1}: {fits}; use {' or '.join(advice)}"
             )

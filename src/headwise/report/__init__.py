@@ -1,0 +1,1 @@
+"""What headwise shows: tables, attention maps on paper, screen and terminal, and the self-contained page."""

@@ -1,0 +1,38 @@
+"""Plain tables that line up in any script."""
+
+from __future__ import annotations
+
+import pytest
+from rich.cells import cell_len
+
+from headwise.report.tables import aligned, pad, shorten
+
+
+def test_columns_line_up_under_double_width_hangul() -> None:
+    lines = aligned([["", "나는", "a"], ["학교에", "0.13", "1"], ["x", "10", "22"]])
+    assert lines == ["        나는   a", "학교에  0.13   1", "x         10  22"]
+    assert {cell_len(line) for line in lines} == {16}
+
+
+def test_columns_named_as_left_start_at_the_left() -> None:
+    assert aligned([["a", "b", "c"], ["aa", "bb", "cc"]], left=(0, 1)) == ["a   b    c", "aa  bb  cc"]
+
+
+def test_rows_of_different_length_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"equally long, got lengths \[1, 2\]"):
+        aligned([["a"], ["a", "b"]])
+
+
+@pytest.mark.parametrize(
+    ("text", "width", "expected"),
+    [
+        ("abc", 3, "abc"),
+        ("abcd", 3, "ab…"),
+        ("학교에서", 8, "학교에서"),
+        ("학교에서", 7, "학교에…"),
+        ("학교에서", 6, "학교…"),
+    ],
+)
+def test_shorten_counts_terminal_columns(text: str, width: int, expected: str) -> None:
+    assert shorten(text, width) == expected
+    assert cell_len(pad(expected, width)) == width
