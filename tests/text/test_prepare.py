@@ -148,8 +148,9 @@ def test_the_validation_part_needs_a_block_too(length: int, block_size: int, tmp
     assert prepare(corpus, "char", tmp_path / "b", block_size=block_size).validation is None
     part, largest = -(-length // 10), -(-length // 10) - 1
     message = (
-        rf"the validation part of the text 'short' has {part} tokens, but block_size {block_size} needs at least "
-        rf"{block_size + 1}: the largest block_size that fits is {largest}; .*validation_fraction \(now 0\.1"
+        rf"the validation part of the text 'short' has {part} tokens, but block_size {block_size} needs at "
+        rf"least {block_size + 1}: the largest block_size that fits is {largest}; "
+        r".*validation_fraction \(now 0\.1"
     )
     with pytest.raises(ValueError, match=message):
         prepare(corpus, "char", tmp_path / "c", block_size=block_size, validation_fraction=0.1)

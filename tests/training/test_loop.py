@@ -410,6 +410,6 @@ def test_tensorboard_without_its_package_is_refused_before_any_work(
     run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
-    with pytest.raises(ValueError, match="pip install tensorboard"):
+    with pytest.raises(ValueError, match="pip install .headwise.tensorboard"):
         run.train(tensorboard=True)
     assert not run.folder.exists()

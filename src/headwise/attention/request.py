@@ -1,0 +1,194 @@
+"""One call of attention as a value: what was asked, checked once, and what its mask lets through.
+
+Letters: B batch, H query heads, G key/value heads, T queries, S keys, K head width of q and k, V that of v.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from headwise.attention.masks import Mask, Region, require_mask
+
+
+@dataclass(frozen=True, eq=False)
+class Sight:
+    """What a mask lets through, and what it leaves blind."""
+
+    allowed: Tensor
+    """(B|1, H|1, T|1, S) bool, True where the query may attend."""
+    alive: Tensor
+    """(B|1, H|1, T|1, 1) bool, True for queries that see at least one key."""
+    seen: Tensor
+    """(B|1, G|1, S, 1) bool, True for keys that at least one query sees."""
+
+    def blank(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Put zeros where nothing may come from: a NaN there would spread through a product with weight 0."""
+        unseen = ~self.seen
+        return q.masked_fill(~self.alive, 0.0), k.masked_fill(unseen, 0.0), v.masked_fill(unseen, 0.0)
+
+    def hide(self, score: Tensor) -> Tensor:
+        """Put -inf where a query may not attend; a blind row gets zeros, so that its softmax makes no NaN."""
+        hidden = torch.zeros_like(self.alive, dtype=score.dtype).masked_fill(self.alive, -math.inf)
+        return torch.where(self.allowed, score, hidden)
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """A checked call, cut down to the queries and keys that positions leave in play.
+
+    q (B, H, T, K), k (B, G, S, K), v (B, G, S, V), bias (B|1, H|1, T|1, S|1); T and S are the region's.
+    """
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    mask: Mask | None
+    region: Region
+    bias: Tensor | None
+    scale: float
+    dropout: float
+    return_weights: bool
+
+    @property
+    def group(self) -> int:
+        """Query heads per key/value head, H // G."""
+        return self.q.shape[1] // self.k.shape[1]
+
+    @property
+    def is_causal(self) -> bool:
+        """Whether exactly this is hidden: from row r all keys after r."""
+        if self.mask is None or self.bias is not None or self.region.rows <= 1:
+            return False
+        return self.mask.is_causal(self.region)
+
+    def sight(self) -> Sight | None:
+        """Return what the mask lets through, or None if every query sees every key.
+
+        A bias of -inf hides as well: it is the same statement, and a row of nothing else must give zeros too.
+        """
+        allowed = None if self.mask is None else self.mask.allowed(self.region, self.q.device)
+        if self.bias is not None:
+            above = self.bias.detach() != -math.inf
+            allowed = above.expand(*above.shape[:3], self.k.shape[2]) if allowed is None else allowed & above
+        if allowed is None:
+            return None
+        seen = allowed.any(dim=-2)  # (B|1, H|1, S)
+        if seen.shape[1] != 1:
+            batch, _, keys = seen.shape
+            seen = seen.reshape(batch, self.k.shape[1], self.group, keys).any(dim=2)  # (B|1, G, S)
+        return Sight(allowed, allowed.any(dim=-1, keepdim=True), seen.unsqueeze(-1))
+
+
+def make_request(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    mask: Mask | None,
+    bias: Tensor | None,
+    scale: float | None,
+    dropout: float,
+    offset: int | None,
+    return_weights: bool,
+) -> Request:
+    """Check every argument of `attention` and cut away queries and keys that positions hide altogether.
+
+    Raises TypeError or ValueError as `attention` says.
+    """
+    _check_tensors(q, k, v)
+    batch, heads, queries, width = q.shape
+    keys = k.shape[2]
+    if offset is None:
+        offset = keys - queries
+    elif isinstance(offset, bool) or not isinstance(offset, int):
+        raise TypeError(
+            f"offset must be an int, the position of the first query, got {type(offset).__name__}"
+        )
+    if not 0.0 <= dropout < 1.0:
+        raise ValueError(f"dropout must lie in 0 ≤ dropout < 1, got {dropout}")
+    if scale is None:
+        scale = 1.0 / math.sqrt(width)
+    elif not math.isfinite(scale):
+        raise ValueError(f"scale must be a finite number, got {scale}")
+    region = Region(0, queries, 0, keys, offset)
+    if bias is not None:
+        bias = _checked_bias(bias, (batch, heads, queries, keys), q.device)
+    if mask is not None:
+        require_mask(mask)
+        mask.check(queries, keys, B=batch, H=heads, device=q.device)
+        region = mask.crop(region)
+        if (region.rows, region.keys) != (queries, keys):
+            q = q.narrow(2, region.row, region.rows)
+            k, v = k.narrow(2, region.key, region.keys), v.narrow(2, region.key, region.keys)
+            if bias is not None and bias.shape[2] != 1:
+                bias = bias.narrow(2, region.row, region.rows)
+            if bias is not None and bias.shape[3] != 1:
+                bias = bias.narrow(3, region.key, region.keys)
+    return Request(q, k, v, mask, region, bias, scale, dropout, return_weights)
+
+
+_SWAPPED = "axes are (batch, heads, length, width): for (batch, length, heads, width) use transpose(1, 2)"
+
+
+def _check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
+    for name, t in (("q", q), ("k", k), ("v", v)):
+        if not isinstance(t, Tensor):
+            raise TypeError(f"{name} must be a tensor, got {type(t).__name__}")
+        if not t.dtype.is_floating_point:
+            raise TypeError(f"{name} must hold floating-point numbers, got {t.dtype}")
+        if t.ndim != 4:
+            raise ValueError(
+                f"{name} must have four axes (batch, heads, length, width), got shape {tuple(t.shape)}; "
+                "add the missing ones with unsqueeze or split the heads off the width"
+            )
+    if not q.dtype == k.dtype == v.dtype:
+        raise TypeError(
+            f"q, k and v must share one dtype, got {q.dtype}, {k.dtype} and {v.dtype}; "
+            "convert them with .to(dtype)"
+        )
+    if not q.device == k.device == v.device:
+        raise ValueError(
+            f"q, k and v must be on one device, got {q.device}, {k.device} and {v.device}; "
+            "move them with .to(device)"
+        )
+    if not q.shape[0] == k.shape[0] == v.shape[0]:
+        raise ValueError(f"q, k and v must have the same batch size, the first axis, got {_shapes(q, k, v)}")
+    if k.shape[1] != v.shape[1]:
+        raise ValueError(f"k and v must have the same number of heads, got {_shapes(q, k, v)}; {_SWAPPED}")
+    if k.shape[2] != v.shape[2]:
+        raise ValueError(f"k and v must have the same length, a value per key, got {_shapes(q, k, v)}")
+    if q.shape[3] != k.shape[3] or q.shape[3] == 0:
+        raise ValueError(f"q and k must have the same width d_head, at least 1, got {_shapes(q, k, v)}")
+    if q.shape[1] == 0 or k.shape[1] == 0 or q.shape[1] % k.shape[1] != 0:
+        raise ValueError(
+            f"q must have a multiple of the heads of k and v, got {_shapes(q, k, v)}; {_SWAPPED}"
+        )
+
+
+def _shapes(q: Tensor, k: Tensor, v: Tensor) -> str:
+    return f"q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}"
+
+
+def _checked_bias(bias: Tensor, scores: tuple[int, int, int, int], device: torch.device) -> Tensor:
+    """Return the bias with four axes, or raise."""
+    if not isinstance(bias, Tensor):
+        raise TypeError(f"bias must be a float tensor added to the scores, got {type(bias).__name__}")
+    if not bias.dtype.is_floating_point:
+        raise TypeError(
+            f"bias must hold floating-point numbers that are added to the scores, got {bias.dtype}; "
+            "to hide keys use mask=Mask.keep(t) or Mask.hide(t)"
+        )
+    if bias.device != device:
+        raise ValueError(f"bias is on {bias.device} and q is on {device}; move one of them with .to(device)")
+    if bias.ndim > 4 or any(
+        have not in (1, size) for have, size in zip(reversed(bias.shape), reversed(scores), strict=False)
+    ):
+        raise ValueError(
+            f"bias of shape {tuple(bias.shape)} does not broadcast to the scores (B, H, T, S) = {scores}; "
+            "axes are matched from the right, each must be 1 or equal"
+        )
+    return bias.reshape((1,) * (4 - bias.ndim) + tuple(bias.shape))
