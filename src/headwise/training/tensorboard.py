@@ -16,8 +16,8 @@ def check_tensorboard() -> None:
     """
     if importlib.util.find_spec("tensorboard") is None:
         raise ValueError(
-            "tensorboard logging needs the tensorboard package; pip install 'headwise[tensorboard]', or leave "
-            "it off (metrics.jsonl holds the same numbers)"
+            "tensorboard logging needs the tensorboard package; pip install 'headwise[tensorboard]', or "
+            "leave it off (metrics.jsonl holds the same numbers)"
         )
 
 
