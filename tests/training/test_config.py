@@ -200,7 +200,7 @@ def test_text_of_another_type_is_refused(name: str, text: str, wanted: str) -> N
 
 
 def test_a_short_run_has_a_short_warmup() -> None:
-    assert TrainingConfig().warmup == 100
-    assert TrainingConfig(max_steps=50).warmup == 5
+    assert TrainingConfig().warmup == 50
+    assert TrainingConfig(max_steps=40).warmup == 4
     assert TrainingConfig(max_steps=5).warmup == 0
     assert TrainingConfig(max_steps=50, warmup_steps=20).warmup == 20

@@ -330,7 +330,7 @@ def test_a_file_in_place_of_the_folder_is_refused(run: Any) -> None:
     ("content", "wanted"),
     [
         (b"", "empty"),
-        (b"abcdefgh" * 3, "the largest block_size that fits is 2"),
+        (b"abcdefgh", "the largest block_size that fits is 7"),
         (b"ab\xff" * 50, "not UTF-8"),
         (None, "no file"),
     ],

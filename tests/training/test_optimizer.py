@@ -180,7 +180,9 @@ def test_tied_embeddings_are_updated_once() -> None:
 
 
 def test_the_rate_rises_peaks_and_ends_where_it_should() -> None:
-    cosine = TrainingConfig(max_steps=110, warmup_steps=10, final_learning_rate_ratio=0.2)
+    cosine = TrainingConfig(
+        max_steps=110, warmup_steps=10, schedule="cosine", final_learning_rate_ratio=0.2
+    )
     assert [rate_factor(step, cosine) for step in (0, 4)] == [1 / 11, 5 / 11]
     assert rate_factor(10, cosine) == 1.0
     assert rate_factor(60, cosine) == pytest.approx(0.6)  # half way down

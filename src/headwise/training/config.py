@@ -69,10 +69,11 @@ class TrainingConfig(BaseModel):
     optimizer: Literal["muon", "adamw"] = Field(
         "muon", description="muon: Muon for the layers' matrices, AdamW for the rest. adamw: AdamW for all."
     )
-    learning_rate: float = Field(
-        3e-3,
+    learning_rate: float | None = Field(
+        None,
         gt=0.0,
-        description="Peak rate of AdamW (with muon: of embeddings, output layer, norms, biases).",
+        description="Peak rate of AdamW; with muon that of embeddings, output layer, norms, biases "
+        "(if not given 5e-3 with muon, 3e-3 with adamw).",
     )
     matrix_learning_rate: float | None = Field(
         None, gt=0.0, description="Peak rate of Muon for the layers' matrices; muon only (0.02 if not given)."
@@ -88,16 +89,16 @@ class TrainingConfig(BaseModel):
         description="Decoupled decay of matrices, embeddings included; norms and biases have none.",
     )
     schedule: Literal["cosine", "linear", "constant"] = Field(
-        "cosine",
+        "linear",
         description="Way of the learning rate from its peak, after warm-up, to its end at max_steps.",
     )
     final_learning_rate_ratio: float | None = Field(
-        None, ge=0.0, le=1.0, description="Last rate over peak rate; not with constant (0.1 if not given)."
+        None, ge=0.0, le=1.0, description="Last rate over peak rate; not with constant (0 if not given)."
     )
     warmup_steps: int | None = Field(
         None,
         ge=0,
-        description="Steps of linear rise to the peak rate (if not given 100, or a tenth of a shorter run).",
+        description="Steps of linear rise to the peak rate (if not given 50, or a tenth of a shorter run).",
     )
     grad_clip: float = Field(1.0, ge=0.0, description="Largest norm of the whole gradient; 0 for no limit.")
     eval_every: int = Field(
@@ -150,13 +151,20 @@ class TrainingConfig(BaseModel):
 
     @property
     def warmup(self) -> int:
-        """`warmup_steps`, or 100, or a tenth of a run too short for that."""
-        return min(100, self.max_steps // 10) if self.warmup_steps is None else self.warmup_steps
+        """`warmup_steps`, or 50, or a tenth of a run too short for that."""
+        return min(50, self.max_steps // 10) if self.warmup_steps is None else self.warmup_steps
 
     @property
     def final_ratio(self) -> float:
-        """`final_learning_rate_ratio`, or 0.1."""
-        return 0.1 if self.final_learning_rate_ratio is None else self.final_learning_rate_ratio
+        """`final_learning_rate_ratio`, or 0."""
+        return 0.0 if self.final_learning_rate_ratio is None else self.final_learning_rate_ratio
+
+    @property
+    def peak_rate(self) -> float:
+        """`learning_rate`, or what suits the optimizer."""
+        if self.learning_rate is not None:
+            return self.learning_rate
+        return 5e-3 if self.optimizer == "muon" else 3e-3
 
     @property
     def matrix_rate(self) -> float:

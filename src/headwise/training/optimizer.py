@@ -43,7 +43,7 @@ class Optimizer:
                 {"params": [p for p in rest if p.ndim >= 2], "weight_decay": config.weight_decay},
                 {"params": [p for p in rest if p.ndim < 2], "weight_decay": 0.0},
             ],
-            lr=config.learning_rate,
+            lr=config.peak_rate,
             betas=(config.beta1, config.beta2),
             fused=all(p.device.type in ("cpu", "cuda") for p in rest),  # same mathematics, fewer passes
         )
@@ -52,7 +52,7 @@ class Optimizer:
         """Update the parameters from their gradients, at the rate that step `step` (from 0) has in the
         schedule; returns AdamW's."""
         factor = rate_factor(step, self.config)
-        rate = self.config.learning_rate * factor
+        rate = self.config.peak_rate * factor
         for group in self._adamw.param_groups:
             group["lr"] = rate
         self._adamw.step()
