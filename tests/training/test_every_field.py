@@ -46,7 +46,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "beta1": ({}, {"beta1": 0.5}),
     "beta2": ({}, {"beta2": 0.5}),
     "weight_decay": ({}, {"weight_decay": 1.0}),
-    "schedule": ({}, {"schedule": "linear"}),
+    "schedule": ({}, {"schedule": "cosine"}),
     "final_learning_rate_ratio": ({}, {"final_learning_rate_ratio": 0.9}),
     "warmup_steps": ({}, {"warmup_steps": 3}),
     "grad_clip": ({}, {"grad_clip": 0.01}),

@@ -54,7 +54,7 @@ def test_weight_decay_touches_matrices_only(name: str, preset: str) -> None:
     optimizer.step(0)
     matrices = hidden_matrices(model)
     for key, parameter in model.named_parameters():
-        rate = config.matrix_rate if name == "muon" and key in matrices else config.learning_rate
+        rate = config.matrix_rate if name == "muon" and key in matrices else config.peak_rate
         factor = 1 - rate * 0.5 if parameter.ndim >= 2 else 1.0
         torch.testing.assert_close(parameter.detach(), before[key] * factor, rtol=1e-6, atol=0)
 
@@ -180,9 +180,7 @@ def test_tied_embeddings_are_updated_once() -> None:
 
 
 def test_the_rate_rises_peaks_and_ends_where_it_should() -> None:
-    cosine = TrainingConfig(
-        max_steps=110, warmup_steps=10, schedule="cosine", final_learning_rate_ratio=0.2
-    )
+    cosine = TrainingConfig(max_steps=110, warmup_steps=10, schedule="cosine", final_learning_rate_ratio=0.2)
     assert [rate_factor(step, cosine) for step in (0, 4)] == [1 / 11, 5 / 11]
     assert rate_factor(10, cosine) == 1.0
     assert rate_factor(60, cosine) == pytest.approx(0.6)  # half way down
@@ -204,7 +202,7 @@ def test_the_step_returns_and_uses_the_scheduled_rate(name: str) -> None:
         optimizer = Optimizer(model, config)
         ids = torch.arange(8)[None]
         model(ids).square().sum().backward()
-        assert optimizer.step(step) == pytest.approx(config.learning_rate * (step + 1) / 5)
+        assert optimizer.step(step) == pytest.approx(config.peak_rate * (step + 1) / 5)
         moved.append([p.detach() - s for p, s in zip(model.parameters(), start, strict=True)])
     for once, four in zip(*moved, strict=True):
         torch.testing.assert_close(four, 4 * once, rtol=1e-3, atol=1e-6)
