@@ -7,16 +7,73 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from headwise.attention import Mask, attention
+from headwise.attention import Mask, attention, blockwise_passes
+from headwise.attention.functional import BACKENDS
+from headwise.attention.tiles import TileSizes
 
 Sees = Callable[[int, int, int, int], bool]
 """Whether, in batch element b and head h, the query at position p sees key j: ``sees(b, h, p, j)``."""
 
 
-@pytest.fixture(params=["reference", "sdpa"])
-def backend(request: pytest.FixtureRequest) -> str:
+@pytest.fixture(params=["reference", "sdpa", "blockwise"])
+def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A backend's name; blockwise attention works in tiles so small that these calls have several."""
+    if request.param == "blockwise":
+        monkeypatch.setattr(blockwise_passes, "tile_sizes", lambda _: TileSizes(queries=2, keys=3, heads=1))
     return str(request.param)
+
+
+@pytest.fixture(params=["auto", *(name for name in BACKENDS if name != "flex")])
+def any_backend(request: pytest.FixtureRequest) -> str:
+    """Every backend but the one that compiles for each kind of call, which has tests of its own."""
+    return str(request.param)
+
+
+@pytest.fixture
+def refused() -> Callable[[str, Callable[[], object]], bool]:
+    """Whether a backend says that it cannot do a call, which those that can do everything must not."""
+
+    def ask(backend: str, call: Callable[[], object]) -> bool:
+        try:
+            call()
+        except ValueError as error:
+            return backend not in ("auto", "reference") and "cannot run this call" in str(error)
+        return False
+
+    return ask
+
+
+class Operations(TorchDispatchMode):
+    """Notes of each operation its name and, of each result, the dtype and how many numbers it holds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.results: list[tuple[str, torch.dtype, int]] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        result = func(*args, **(kwargs or {}))
+        for t in result if isinstance(result, tuple) else (result,):
+            if isinstance(t, Tensor) and t.numel():
+                # an expanded view counts as what it stores
+                stored = t.untyped_storage().nbytes() // t.element_size()
+                self.results.append((func.overloadpacket.__name__, t.dtype, min(t.numel(), stored)))
+        return result
+
+    def count(self, name: str) -> int:
+        return sum(each == name for each, *_ in self.results)
+
+    def largest(self, dtype: torch.dtype | None = None) -> int:
+        sizes = [size for _, kind, size in self.results if dtype in (None, kind)]
+        assert sizes, "no such operation was seen"
+        return max(sizes)
+
+
+@pytest.fixture
+def operations() -> Callable[[], Operations]:
+    """Watches what is computed: ``with operations() as seen: …``."""
+    return Operations
 
 
 @pytest.fixture

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from headwise.attention import Mask, attention
 
 Plain = Callable[..., tuple[Tensor, Tensor]]
+Watch = Callable[[], Any]
 
 
 @st.composite
@@ -177,50 +179,29 @@ def test_a_bias_may_differ_by_head(T: int, backend: str) -> None:
         torch.testing.assert_close(out[:, [h]], alone)
 
 
-class LargestTensors(TorchDispatchMode):
-    """Notes how many numbers the result of each operation holds."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.sizes: list[tuple[str, torch.dtype, int]] = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-        result = func(*args, **(kwargs or {}))
-        for t in result if isinstance(result, tuple) else (result,):
-            # an expanded view counts as what it stores
-            if isinstance(t, Tensor) and t.numel():
-                stored = t.untyped_storage().nbytes() // t.element_size()
-                self.sizes.append((str(func), t.dtype, min(t.numel(), stored)))
-        return result
-
-
 @pytest.mark.parametrize("T", [1, 2])
-def test_grouped_keys_and_values_are_never_copied(backend: str, T: int) -> None:
+def test_grouped_keys_and_values_are_never_copied(backend: str, T: int, operations: Watch) -> None:
     B, H, G, S, K = 2, 8, 2, 512, 16
     q, k, v = torch.randn(B, H, T, K), torch.randn(B, G, S, K), torch.randn(B, G, S, K)
-    with LargestTensors() as seen, torch.no_grad():
+    with operations() as seen, torch.no_grad():
         attention(q, k, v, mask=Mask.causal(), backend=backend)
-    assert seen.sizes
     # the largest thing made may be the scores; a copy of the keys per head would be B·H·S·K
-    assert max(size for *_, size in seen.sizes) <= B * max(H * T * S, G * S * K)
+    assert seen.largest() <= B * max(H * T * S, G * S * K)
 
 
-def test_a_padding_mask_is_not_spread_over_heads_and_queries(backend: str) -> None:
+def test_a_padding_mask_is_not_spread_over_heads_and_queries(backend: str, operations: Watch) -> None:
     B, H, S = 2, 4, 64
     q = torch.randn(B, H, S, 8)
-    with LargestTensors() as seen, torch.no_grad():
+    with operations() as seen, torch.no_grad():
         attention(q, q, q, mask=Mask.lengths(torch.tensor([5, S])), backend=backend)
-    bools = [size for _, dtype, size in seen.sizes if dtype == torch.bool]
-    assert bools
-    assert max(bools) <= B * S
+    assert seen.largest(torch.bool) <= B * S
 
 
-def test_the_window_bounds_the_work_of_a_decoding_step(backend: str) -> None:
+def test_the_window_bounds_the_work_of_a_decoding_step(backend: str, operations: Watch) -> None:
     q, k = torch.randn(1, 2, 1, 8), torch.randn(1, 2, 4096, 8)
-    with LargestTensors() as seen, torch.no_grad():
+    with operations() as seen, torch.no_grad():
         attention(q, k, k, mask=Mask.window(16), backend=backend)
-    assert seen.sizes
-    assert max(size for *_, size in seen.sizes) <= 2 * 16 * 8
+    assert seen.largest() <= 2 * 16 * 8
 
 
 @pytest.mark.parametrize("sizes", [(0, 2, 2, 3, 4), (2, 4, 2, 0, 4), (2, 4, 2, 3, 0)])
@@ -291,19 +272,79 @@ def test_every_option_is_alive_or_refused(group: int, backend: str) -> None:
         "bias": torch.randn(2 * group, 4, 6),
         "scale": 2.0,
         "dropout": 0.5,
+        "softcap": 0.5,
+        "sink": torch.randn(2 * group),
+        "gate": torch.randn(2 * group),
     }
+    refused: dict[str, str] = {}
     for name, value in options.items():
         try:
             out = attention(q, k, v, backend=backend, **{name: value})  # type: ignore[call-overload]
         except ValueError as error:
-            reasons = str(error)
-            assert name == "dropout"
-            assert (backend, group) == ("sdpa", 3)
-            assert "no dropout" in reasons
+            refused[name] = str(error)
             continue
         assert not torch.allclose(out, plainly), name
+        if name != "dropout":
+            wanted = attention(q, k, v, backend="reference", **{name: value})  # type: ignore[call-overload]
+            torch.testing.assert_close(out, wanted)
+    cannot = {"softcap", "sink"} | ({"dropout"} if group == 3 else set())
+    assert set(refused) == (cannot if backend == "sdpa" else set())
+    says = {"dropout": "no dropout", "softcap": "know no softcap", "sink": "know no sink"}
+    assert all(says[name] in message for name, message in refused.items())
     moved = attention(q, k, v, mask=Mask.causal(), offset=0, backend=backend)
     assert not torch.allclose(moved, attention(q, k, v, mask=Mask.causal(), backend=backend))
+
+
+def test_softcap_bounds_the_scores_before_the_bias() -> None:
+    q, k, v = torch.ones(1, 1, 1, 1), torch.tensor([0.0, 10.0]).view(1, 1, 2, 1), torch.eye(2)[None, None]
+    plainly = attention(q, k, v, scale=1.0)
+    torch.testing.assert_close(plainly.flatten(), torch.tensor([0.00005, 0.99995]), atol=1e-5, rtol=0)
+    for backend in ("reference", "blockwise"):
+        capped = attention(q, k, v, scale=1.0, softcap=5.0, backend=backend)
+        torch.testing.assert_close(capped.flatten(), torch.tensor([0.008, 0.992]), atol=1e-4, rtol=0)
+        # 5 · tanh(10 / 5) = 4.82, and a bias of as much undoes it
+        bias = torch.tensor([5 * math.tanh(2), 0.0])
+        even = attention(q, k, v, scale=1.0, softcap=5.0, bias=bias, backend=backend)
+        torch.testing.assert_close(even.flatten(), torch.tensor([0.5, 0.5]))
+
+
+def test_a_sink_takes_weight_and_gives_no_value(backend: str) -> None:
+    if backend == "sdpa":
+        return
+    q, k = torch.zeros(1, 2, 1, 2), torch.randn(1, 1, 2, 2)
+    sink = torch.tensor([0.0, 100.0], requires_grad=True)
+    out, weights = attention(q, k, torch.ones(1, 1, 2, 1), sink=sink, return_weights=True, backend=backend)
+    torch.testing.assert_close(weights[0, 0], torch.full((1, 2), 1 / 3))
+    torch.testing.assert_close(out[0, :, 0, 0], torch.tensor([2 / 3, 0.0]))
+    (grad,) = torch.autograd.grad(out.sum(), sink)
+    torch.testing.assert_close(grad, torch.tensor([-2 / 9, 0.0]))  # d (2 / (2 + e^s)) / ds at s = 0
+
+
+def test_a_blind_row_stays_zero_with_a_sink(backend: str) -> None:
+    if backend == "sdpa":
+        return
+    q, k = torch.randn(1, 2, 3, 2), torch.randn(1, 2, 3, 2)
+    sink = torch.zeros(2, requires_grad=True)
+    for mask in (Mask.lengths(torch.tensor([0])), Mask.hide(torch.ones(3, 3, dtype=torch.bool))):
+        out = attention(q, k, k, mask=mask, sink=sink, backend=backend)
+        assert torch.equal(out, torch.zeros_like(out))
+        (grad,) = torch.autograd.grad(out, sink, torch.full_like(out, torch.nan))
+        assert torch.equal(grad, torch.zeros(2))
+
+
+def test_a_gate_multiplies_the_outputs_of_heads_and_not_their_weights(backend: str) -> None:
+    q, k = torch.randn(2, 4, 3, 2), torch.randn(2, 2, 5, 2)
+    plainly = attention(q, k, k, backend=backend)
+    per_head, per_sequence = torch.tensor([1.0, 0.0, -2.0, 0.5], requires_grad=True), torch.randn(2, 4)
+    gated = attention(q, k, k, gate=per_head, backend=backend)
+    torch.testing.assert_close(gated, plainly * per_head[:, None, None])
+    assert torch.equal(gated[:, 1], torch.zeros(2, 3, 2))
+    (grad,) = torch.autograd.grad(gated.sum(), per_head)
+    torch.testing.assert_close(grad, plainly.sum((0, 2, 3)))
+    gated = attention(q, k, k, gate=per_sequence, backend=backend)
+    torch.testing.assert_close(gated, plainly * per_sequence[:, :, None, None])
+    weights = attention(q, k, k, gate=per_head, return_weights=True)[1]
+    assert torch.equal(weights, attention(q, k, k, return_weights=True)[1])
 
 
 def test_sdpa_refuses_what_it_cannot_do_and_auto_does_it() -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from headwise.attention import Mask, attention
+from headwise.attention import Mask, WeightsOf, attention
 
 
 def tensors(**replaced: Tensor) -> dict[str, Tensor]:
@@ -94,8 +94,44 @@ def test_other_numbers_out_of_range() -> None:
         attention(**tensors(), offset=1.0)  # type: ignore[call-overload]
 
 
+def test_options_per_head_that_do_not_fit() -> None:
+    with pytest.raises(
+        ValueError, match=r"sink must have one number per query head, \(H,\) = \(4,\), got .*\(2,\)"
+    ):
+        attention(**tensors(), sink=torch.zeros(2))
+    with pytest.raises(ValueError, match=r"\(H,\) = \(4,\) or \(B, H\) = \(2, 4\), got shape \(4, 2\)"):
+        attention(**tensors(), gate=torch.zeros(4, 2))
+    with pytest.raises(TypeError, match="gate must be a float tensor, got list"):
+        attention(**tensors(), gate=[1.0] * 4)  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match=r"gate must hold floating-point numbers, got torch\.bool"):
+        attention(**tensors(), gate=torch.ones(4, dtype=torch.bool))
+    with pytest.raises(ValueError, match="sink is on meta and q is on cpu"):
+        attention(**tensors(), sink=torch.zeros(4, device="meta"))
+
+
+@pytest.mark.parametrize("softcap", [0.0, -1.0, float("inf"), float("nan")])
+def test_a_softcap_out_of_range(softcap: float) -> None:
+    with pytest.raises(ValueError, match="softcap must be a finite number above 0, or None for no cap"):
+        attention(**tensors(), softcap=softcap)
+
+
+def test_weights_of_what_is_not_there() -> None:
+    with pytest.raises(ValueError, match=r"WeightsOf\(heads=…\) got 4, but this call has 4 of them"):
+        attention(**tensors(), return_weights=WeightsOf(heads=[0, 4]))
+    with pytest.raises(ValueError, match=r"WeightsOf\(rows=…\) got -6, but this call has 5"):
+        attention(**tensors(), return_weights=WeightsOf(rows=[-6]))
+    with pytest.raises(
+        TypeError, match=r"WeightsOf\(heads=…\) needs a sequence of ints such as \[0, 2\], got int"
+    ):
+        attention(**tensors(), return_weights=WeightsOf(heads=1))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"WeightsOf\(rows=…\) needs ints, got bool"):
+        attention(**tensors(), return_weights=WeightsOf(rows=[True]))
+    with pytest.raises(TypeError, match=r"return_weights must be True, False or a WeightsOf.*got int"):
+        attention(**tensors(), return_weights=1)  # type: ignore[call-overload]
+
+
 def test_an_unknown_backend_is_named_with_the_known_ones() -> None:
-    with pytest.raises(ValueError, match="unknown backend 'flash'; there are 'auto', 'sdpa', 'reference'"):
+    with pytest.raises(ValueError, match="unknown backend 'flash'; there are 'auto', 'sdpa', 'blockwise', "):
         attention(**tensors(), backend="flash")
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headwise.attention import Mask
+from headwise.attention import Mask, attention
 from headwise.attention.masks import Region
 
 LOWER = torch.ones(4, 4, dtype=torch.bool).tril()
@@ -84,15 +85,53 @@ def test_a_mask_cannot_be_changed() -> None:
     assert torch.equal(mask.to_tensor(4, 4), LOWER)
 
 
-def test_repr_says_in_words_who_sees_whom() -> None:
-    text = repr(Mask.window(3) & Mask.lengths(torch.tensor([1, 2])) & Mask.hide(torch.zeros(1, 4, 4).bool()))
-    assert text == (
-        "Mask(a query sees its own key and the 2 before it, and only the first t[b] keys of its sequence b "
-        "(t holds 2 lengths), and only the keys where a (1, 4, 4) tensor is False)"
-    )
-    assert repr(Mask.causal()) == "Mask(a query sees its own key and all before it)"
-    assert repr(Mask.window(1)) == "Mask(a query sees its own key only)"
-    assert "is True" in repr(Mask.keep(torch.ones(4, 4).bool()))
+TWO = torch.tensor([1, 2])
+NUMBERS = torch.tensor([[0, 0, 1]])
+ALL = torch.ones(1, 4, 4, dtype=torch.bool)
+PADDED = "the first t[b] keys of its sequence b (t holds 2 lengths)"
+WORDS = {
+    "its own key and all before it": Mask.causal(),
+    "its own key only": Mask.window(1),
+    "its own key and the one before it": Mask.window(2),
+    "its own key and the 2 before it": Mask.window(3),
+    "the keys after its own": ~Mask.causal(),
+    "the keys before its own": Mask.causal() & ~Mask.window(1),
+    "the key before its own": Mask.window(2) & ~Mask.window(1),
+    "the 3 keys before its own": Mask.window(4) & ~Mask.window(1),
+    "the keys 2 to 4 places before its own": Mask.window(5) & ~Mask.window(2),
+    "the key 4 places before its own": Mask.window(5) & ~Mask.window(4),
+    "the keys 5 or more places before its own": Mask.causal() & ~Mask.window(5),
+    "its own key and all after it": ~(Mask.causal() & ~Mask.window(1)),
+    "its own key, the 2 before it and all after it": ~Mask.causal() | Mask.window(3),
+    "the keys after its own, or the keys 3 or more places before its own": ~Mask.window(3),
+    "every key": Mask.causal() | ~Mask.causal(),
+    "no key": Mask.causal() & ~Mask.causal(),
+    "the first 4 keys, or its own key and all before it": Mask.prefix(4),
+    "the first key, or its own key and all before it": Mask.prefix(1),
+    f"{PADDED}, or its own key and all before it": Mask.prefix(TWO),
+    "the keys from 4 on, and only the keys after its own": ~Mask.prefix(4),
+    "the keys of its own document (ids of shape (1, 3))": Mask.documents(NUMBERS),
+    "the keys of other documents (ids of shape (1, 3))": ~Mask.documents(NUMBERS),
+    "the keys where a (1, 4, 4) tensor is True": Mask.keep(ALL),
+    "the keys where a (1, 4, 4) tensor is False": ~Mask.keep(ALL),
+    "the keys from t[b] on of its sequence b (t holds 2 lengths)": ~Mask.lengths(TWO),
+    f"its own key and the 2 before it, and only {PADDED}": Mask.window(3) & Mask.lengths(TWO),
+    f"{PADDED}, and only the keys where a (1, 4, 4) tensor is False": Mask.lengths(TWO) & Mask.hide(ALL),
+    f"(the first 4 keys, or its own key and all before it), and only {PADDED}": (
+        Mask.prefix(4) & Mask.lengths(TWO)
+    ),
+    f"(the keys after its own, or the keys 3 or more places before its own), and only {PADDED}": (
+        ~Mask.window(3) & Mask.lengths(TWO)
+    ),
+    "(its own key and all before it, and only the keys of its own document (ids of shape (1, 3))), "
+    "or the keys where a (1, 4, 4) tensor is True": Mask.causal() & Mask.documents(NUMBERS) | Mask.keep(ALL),
+}
+
+
+@pytest.mark.parametrize("words", WORDS)
+def test_a_mask_says_in_words_who_sees_whom(words: str) -> None:
+    assert WORDS[words].words() == words
+    assert repr(WORDS[words]) == f"Mask(a query sees {words})"
 
 
 @given(
@@ -149,7 +188,7 @@ def test_a_window_is_an_int(n: object) -> None:
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int64, torch.float32])
 @pytest.mark.parametrize("make", [Mask.keep, Mask.hide])
 def test_numbers_are_no_mask(make: object, dtype: torch.dtype) -> None:
-    with pytest.raises(TypeError, match=r"needs a bool tensor.*t\.bool\(\).*bias"):
+    with pytest.raises(TypeError, match=r"needs a bool tensor.*t\.bool\(\).*from_torch.*bias"):
         make(torch.ones(4, 4, dtype=dtype))  # type: ignore[operator]
 
 
@@ -170,25 +209,108 @@ def test_lengths_have_one_axis() -> None:
         Mask.lengths(torch.ones(2, 1, dtype=torch.int64))
 
 
+def test_prefix_shows_the_first_keys_to_all() -> None:
+    wanted = [[1, 1, 1, 0, 0], [1, 1, 1, 0, 0], [1, 1, 1, 0, 0], [1, 1, 1, 1, 0], [1, 1, 1, 1, 1]]
+    assert Mask.prefix(3).to_tensor(5, 5).int().tolist() == wanted
+    assert Mask.prefix(3).to_tensor(2, 5).int().tolist() == wanted[3:]
+    assert Mask.prefix(3).to_tensor(2, 5, offset=0).int().tolist() == wanted[:2]
+    assert Mask.prefix(torch.tensor([0, 3])).to_tensor(5, 5)[:, 0].int().tolist() == [
+        torch.ones(5, 5).tril().int().tolist(),
+        wanted,
+    ]
+
+
+def test_documents_do_not_see_each_other() -> None:
+    ids = torch.tensor([[7, 7, 2, 2, 2], [1, 0, 1, 1, 3]])
+    table = Mask.documents(ids).to_tensor(5, 5)
+    assert table.shape == (2, 1, 5, 5)
+    assert torch.equal(table[:, 0], ids[:, :, None] == ids[:, None, :])
+    assert torch.equal(Mask.documents(ids[1]).to_tensor(5, 5), table[1, 0])
+    # the last two of five positions, as when three keys are in a cache
+    assert torch.equal(Mask.documents(ids[1]).to_tensor(2, 5), table[1, 0, 3:])
+    beyond = Mask.documents(ids[0]).to_tensor(3, 5, offset=-1)
+    assert not beyond[0].any()
+    assert torch.equal(beyond[1:], table[0, 0, :2])
+
+
+@pytest.mark.parametrize("n", [-1, -7])
+def test_a_prefix_below_zero_is_refused(n: int) -> None:
+    with pytest.raises(ValueError, match=f"n={n}.*n ≥ 0"):
+        Mask.prefix(n)
+
+
+@pytest.mark.parametrize("n", [2.0, True, None, torch.tensor([1.0]), torch.tensor([True])])
+def test_a_prefix_is_an_int_or_integers(n: object) -> None:
+    with pytest.raises(TypeError, match=r"Mask\.prefix needs an? .*integer"):
+        Mask.prefix(n)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("ids", [[0, 1], torch.tensor([0.0]), torch.tensor([True])])
+def test_document_numbers_are_integers(ids: object) -> None:
+    with pytest.raises(TypeError, match=r"Mask\.documents needs an integer tensor.*Mask\.keep"):
+        Mask.documents(ids)  # type: ignore[arg-type]
+
+
+def test_document_numbers_have_one_or_two_axes() -> None:
+    with pytest.raises(ValueError, match=r"\(S,\) or \(B, S\), got \(1, 1, 2\)"):
+        Mask.documents(torch.zeros(1, 1, 2, dtype=torch.int64))
+
+
 @pytest.mark.parametrize("other", [torch.ones(4, 4, dtype=torch.bool), None, 3])
 def test_only_masks_combine(other: object) -> None:
     with pytest.raises(TypeError, match=r"must be a Mask.*Mask\.keep.*Mask\.hide"):
         Mask.causal() & other  # type: ignore[operator]
 
 
-@pytest.mark.parametrize(
-    ("shape", "hint"),
-    [
-        ((5, 4), "looks transposed"),
-        ((2, 5), r"key padding of shape \(B, S\) as t\[:, None, None, :\]"),
-        ((4, 6), r"give \(T, S\), \(B, T, S\) or \(B, H, T, S\)"),
-    ],
-)
-def test_a_table_that_does_not_fit_is_refused_with_the_likely_cause(
-    shape: tuple[int, ...], hint: str
+BOOLS = torch.bool
+MISFITS: dict[str, tuple[Mask, str]] = {
+    "transposed": (Mask.keep(torch.ones(5, 4, dtype=BOOLS)), "it looks transposed: rows are queries"),
+    "padding (B, 1, S, 1)": (Mask.keep(torch.ones(3, 1, 5, 1, dtype=BOOLS)), "it looks transposed"),
+    "padding (B, S)": (
+        Mask.keep(torch.ones(3, 5, dtype=BOOLS)),
+        r"key padding of shape \(B, S\) as t\[:, None",
+    ),
+    "padding (S, B)": (
+        Mask.keep(torch.ones(5, 3, dtype=BOOLS)),
+        r"batch and time look swapped.*t\.T\[:, None",
+    ),
+    "padding (S, 1, 1, B)": (Mask.hide(torch.ones(5, 1, 1, 3, dtype=BOOLS)), "batch and time look swapped"),
+    "table (T, B, S)": (Mask.hide(torch.ones(4, 3, 5, dtype=BOOLS)), r"swapped: write t\.transpose\(0, 1\)"),
+    "table (H, T, S)": (
+        Mask.keep(torch.ones(2, 4, 5, dtype=BOOLS)),
+        r"three axes are \(B, T, S\).*t\[None\]",
+    ),
+    "table (B·H, T, S)": (
+        Mask.keep(torch.ones(6, 4, 5, dtype=BOOLS)),
+        r"Mask\.from_torch\(attn_mask=…, n_head",
+    ),
+    "other keys": (Mask.keep(torch.ones(4, 6, dtype=BOOLS)), r"give \(T, S\), \(B, T, S\) or \(B, H, T, S\)"),
+    "length per key": (
+        Mask.lengths(torch.arange(5)),
+        "5 lengths for a batch of 3; batch and time look swapped",
+    ),
+    "other batch": (Mask.lengths(torch.arange(2)), "2 lengths for a batch of 3; give one per sequence"),
+    "prefix of other batch": (Mask.prefix(torch.arange(2)), r"Mask\.prefix got 2 lengths for a batch of 3"),
+    "ids (S, B)": (Mask.documents(torch.zeros(5, 3).int()), r"batch and time look swapped: write ids\.T"),
+    "ids of queries": (Mask.documents(torch.zeros(4).int()), "ids number every key, those in a cache too"),
+    "ids of other batch": (
+        Mask.documents(torch.zeros(2, 5).int()),
+        r"shape \(2, 5\) for S=5 and a batch of 3",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISFITS)
+@pytest.mark.parametrize("wrap", [lambda m: m, lambda m: ~m, lambda m: Mask.window(2) | ~m & Mask.prefix(1)])
+def test_a_mask_that_does_not_fit_is_refused_with_the_likely_cause(
+    name: str, wrap: Callable[[Mask], Mask]
 ) -> None:
-    with pytest.raises(ValueError, match=rf"Mask\.keep got a tensor of shape .* T=4, S=5; .*{hint}"):
-        Mask.keep(torch.ones(shape, dtype=torch.bool)).to_tensor(4, 5)
+    mask, hint = MISFITS[name]
+    with pytest.raises(ValueError, match=hint):
+        wrap(mask).check(4, 5, B=3, H=2)
+    q, k = torch.zeros(3, 2, 4, 1), torch.zeros(3, 2, 5, 1)
+    with pytest.raises(ValueError, match=hint):
+        attention(q, k, k, mask=wrap(mask))
 
 
 def test_sizes_below_zero_are_refused() -> None:

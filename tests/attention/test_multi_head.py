@@ -1,12 +1,17 @@
-"""The module: equal to the textbook heads and to PyTorch's own; every option alive; bad input refused."""
+"""The module: equal to the textbook heads; projections, heads and dropout; bad input refused.
+
+See also test_multi_head_options.py, test_multi_head_anywhere.py, test_convert.py and test_peers.py.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from headwise.attention import HeadList, LayerCache, Mask, MultiHeadAttention, Rotary
+from headwise.attention import HeadList, LayerCache, Mask, MultiHeadAttention, Rotary, WeightsOf
 
 
 @pytest.mark.parametrize("n_head", [1, 3, 6])
@@ -45,35 +50,6 @@ def test_from_heads_copies_and_keeps_dtype_mode_and_dropout() -> None:
         for parameter in heads.parameters():
             parameter.zero_()
     assert torch.equal(mha(x, mask=Mask.causal()), before)
-
-
-@pytest.mark.parametrize("cross", [False, True])
-def test_it_equals_torch_multihead_attention(cross: bool) -> None:
-    torch.manual_seed(4)
-    theirs = nn.MultiheadAttention(12, 3, batch_first=True, kdim=10, vdim=10) if cross else None
-    theirs = theirs or nn.MultiheadAttention(12, 3, batch_first=True)
-    nn.init.normal_(theirs.in_proj_bias)
-    nn.init.normal_(theirs.out_proj.bias)
-    ours = MultiHeadAttention(12, 3, d_context=10 if cross else None, bias=True)
-    packed = theirs.in_proj_weight.chunk(3) if not cross else ()
-    weights = packed or (theirs.q_proj_weight, theirs.k_proj_weight, theirs.v_proj_weight)
-    with torch.no_grad():
-        for proj, weight, bias in zip("qkv", weights, theirs.in_proj_bias.chunk(3), strict=True):
-            ours.get_submodule(f"{proj}_proj").weight.copy_(weight)
-            ours.get_submodule(f"{proj}_proj").bias.copy_(bias)
-    ours.o_proj.load_state_dict(theirs.out_proj.state_dict())
-    x, context = torch.randn(2, 5, 12), torch.randn(2, 7, 10 if cross else 12)
-    hidden = torch.rand(5, 7) < 0.4
-    hidden[:, 0] = False
-    padding = torch.arange(7) >= torch.tensor([4, 7])[:, None]
-    wanted, wanted_weights = theirs(
-        x, context, context, attn_mask=hidden, key_padding_mask=padding, average_attn_weights=False
-    )
-    mask = Mask.hide(hidden) & Mask.lengths(torch.tensor([4, 7]))
-    out, weights = ours(x, context, mask=mask, return_weights=True)
-    torch.testing.assert_close(out, wanted)
-    torch.testing.assert_close(weights, wanted_weights)
-    torch.testing.assert_close(ours(x, context, mask=mask), wanted)
 
 
 def test_free_widths_give_these_shapes() -> None:
@@ -145,10 +121,9 @@ def test_the_bias_on_scores_is_alive_and_learns() -> None:
     assert (grad != 0).all()
 
 
-@pytest.mark.parametrize("backend", ["auto", "reference", "sdpa"])
-def test_train_eval_and_no_grad_agree_without_dropout(backend: str) -> None:
+def test_train_eval_and_no_grad_agree_without_dropout(any_backend: str) -> None:
     for n_head, d_model in ((3, 9), (4, 4), (2, 12)):
-        mha = MultiHeadAttention(d_model, n_head, backend=backend)
+        mha = MultiHeadAttention(d_model, n_head, backend=any_backend)
         x = torch.randn(2, 8, d_model)
         mask = Mask.lengths(torch.tensor([7, 3]))  # the last column is padding for every sequence
         wanted = mha(x, mask=mask)
@@ -161,10 +136,9 @@ def test_train_eval_and_no_grad_agree_without_dropout(backend: str) -> None:
             assert torch.equal(mha(x, mask=mask), wanted)
 
 
-@pytest.mark.parametrize("backend", ["auto", "reference", "sdpa"])
-def test_dropout_follows_train_and_eval(backend: str) -> None:
-    mha = MultiHeadAttention(64, 2, dropout=0.5, backend=backend)
-    plainly = MultiHeadAttention(64, 2, backend=backend)
+def test_dropout_follows_train_and_eval(any_backend: str) -> None:
+    mha = MultiHeadAttention(64, 2, dropout=0.5, backend=any_backend)
+    plainly = MultiHeadAttention(64, 2, backend=any_backend)
     plainly.load_state_dict(mha.state_dict())
     x = torch.randn(1, 8, 64)
     out = mha(x)
@@ -215,6 +189,52 @@ def test_permuting_heads_permutes_nothing_but_the_weights(weights: bool) -> None
         torch.testing.assert_close(other(x, return_weights=True)[1], mha(x, return_weights=True)[1][:, order])
 
 
+@pytest.mark.parametrize("weights", [False, True])
+def test_a_query_that_sees_nothing_leaves_the_others_as_if_it_were_not_there(
+    weights: bool, any_backend: str, refused: Callable[[str, Callable[[], object]], bool]
+) -> None:
+    torch.manual_seed(6)
+    hidden = torch.zeros(4, 4, dtype=torch.bool)
+    hidden[1] = True
+    mha = MultiHeadAttention(8, 2, bias={"q", "k", "v"}, backend=any_backend)
+    x, others = torch.randn(1, 4, 8), [0, 2, 3]
+
+    def outputs(queries: Tensor, mask: Mask | None) -> tuple[Tensor, list[Tensor]]:
+        leaf = queries.clone().requires_grad_()
+        out = mha(leaf, x, mask=mask, return_weights=weights)
+        out = out[0] if isinstance(out, tuple) else out
+        return out, list(torch.autograd.grad(out.square().sum(), [leaf, *mha.parameters()]))
+
+    if refused(any_backend, lambda: outputs(x, Mask.hide(hidden))):
+        return
+    out, grads = outputs(x, Mask.hide(hidden))
+    wanted, wanted_grads = outputs(x[:, others], None)
+    assert torch.equal(out[:, 1], torch.zeros(1, 8))
+    torch.testing.assert_close(out[:, others], wanted)
+    assert torch.equal(grads[0][:, 1], torch.zeros(1, 8))
+    torch.testing.assert_close(grads[0][:, others], wanted_grads[0])
+    for grad, want in zip(grads[1:], wanted_grads[1:], strict=True):
+        torch.testing.assert_close(grad, want)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_asking_for_weights_changes_nothing(dropout: float) -> None:
+    table = torch.rand(2, 3, 6, 6, generator=torch.Generator().manual_seed(7)) < 0.7
+    for mask in (Mask.causal(), Mask.keep(table), Mask.causal() & Mask.lengths(torch.tensor([6, 2]))):
+        mha, x = MultiHeadAttention(9, 3, dropout=dropout).eval(), torch.randn(2, 6, 9)
+        out, weights = mha(x, mask=mask, return_weights=True)
+        torch.testing.assert_close(mha(x, mask=mask), out)
+        assert torch.equal(weights != 0, mask.to_tensor(6, 6).expand_as(weights))
+
+
+def test_head_h_reads_key_value_head_h_by_group() -> None:
+    mha, x = MultiHeadAttention(8, 4, n_kv_head=2, bias={"v"}, output_projection=False), torch.randn(1, 3, 8)
+    with torch.no_grad():
+        mha.v_proj.weight.zero_()
+        mha.v_proj.bias.copy_(torch.tensor([0.0, 0, 1, 1]))  # key/value head j holds j
+    assert mha(x)[0, 0].tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
+
+
 def test_sequences_of_a_batch_do_not_touch_each_other() -> None:
     mha, x = MultiHeadAttention(8, 4, n_kv_head=2), torch.randn(3, 5, 8)
     mask = Mask.causal() & Mask.lengths(torch.tensor([5, 3, 1]))
@@ -224,33 +244,20 @@ def test_sequences_of_a_batch_do_not_touch_each_other() -> None:
         torch.testing.assert_close(out[b : b + 1], mha(x[b : b + 1], mask=alone))
 
 
-def test_under_autocast_the_projections_are_low_and_the_result_is_near() -> None:
-    mha, x = MultiHeadAttention(16, 4, n_kv_head=2, rotary=Rotary(4)), torch.randn(2, 6, 16)
-    wanted, wanted_weights = mha(x, mask=Mask.causal(), bias=torch.randn(6, 6).zero_(), return_weights=True)
-    with torch.autocast("cpu", torch.bfloat16):
-        out, weights = mha(x, mask=Mask.causal(), bias=torch.zeros(6, 6), return_weights=True)
-        fast = mha(x, mask=Mask.causal())
-    assert out.dtype == weights.dtype == fast.dtype == torch.bfloat16
-    for low, high in ((out, wanted), (fast, wanted), (weights, wanted_weights)):
-        torch.testing.assert_close(low.float(), high, atol=0.03, rtol=0.03)
-
-
-def test_made_on_meta_and_moved_it_works() -> None:
-    with torch.device("meta"):
-        mha = MultiHeadAttention(8, 2, rotary=Rotary(4))
-        out, weights = mha(torch.zeros(2, 5, 8), mask=Mask.causal(), return_weights=True)
-    assert (out.device.type, out.shape, weights.shape) == ("meta", (2, 5, 8), (2, 2, 5, 5))
-    real = MultiHeadAttention(8, 2, rotary=Rotary(4))
-    mha.to_empty(device="cpu").load_state_dict(real.state_dict())
-    x = torch.randn(2, 5, 8)
-    assert torch.equal(mha(x, mask=Mask.causal()), real(x, mask=Mask.causal()))
-
-
 def test_it_describes_itself_with_shapes() -> None:
     text = repr(MultiHeadAttention(12, 6, n_kv_head=2, d_value=3))
-    assert "d_model=12, n_head=6, n_kv_head=2, d_head=2, d_value=3" in text
+    assert "d_model=12, n_head=6, n_kv_head=2, d_head=2, d_value=3, d_context=12, d_out=12" in text
+    assert "dropout=0.0, output_dropout=0.0, backend='auto'" in text
     assert "x (B, T, 12) → q (B, 6, T, 2), k (B, 2, S, 2), v (B, 2, S, 3)" in text
     assert "weights (B, 6, T, S) → heads (B, 6, T, 3) → (B, T, 12)" in text
+    assert "sink" not in text
+    assert "softcap" not in text
+    text = repr(MultiHeadAttention(12, 6, d_out=5, qk_norm=True, softcap=30.0, sink=True, rotary=Rotary(2)))
+    assert "d_out=5, dropout=0.0, output_dropout=0.0, softcap=30.0, sink=(6,), backend='auto'" in text
+    assert "v (B, 6, S, 2), q and k normed and turned → weights" in text
+    assert "→ (B, T, 5)" in text
+    assert "(q_norm): RMSNorm((2,)" in text
+    assert "(rotary): Rotary(d_head=2" in text
 
 
 CONSTRUCTION: list[tuple[dict[str, object], str]] = [
@@ -262,7 +269,12 @@ CONSTRUCTION: list[tuple[dict[str, object], str]] = [
     ({"dropout": 1.0}, "0 ≤ dropout < 1, got 1.0"),
     ({"bias": {"q", "x"}}, "bias names the parts 'q', 'k', 'v' and 'o', got 'x'"),
     ({"bias": {"o"}, "output_projection": False}, "leaves no output projection"),
-    ({"d_value": 3, "output_projection": False}, "6 · 3 = 18 and d_model=12"),
+    ({"d_value": 3, "output_projection": False}, "6 · 3 = 18 and d_out=12"),
+    ({"d_out": 0}, "d_out must be at least 1, got 0"),
+    ({"d_out": 5, "output_projection": False}, "6 · 2 = 12 and d_out=5"),
+    ({"output_dropout": -0.1}, "0 ≤ output_dropout < 1, got -0.1"),
+    ({"softcap": 0.0}, "softcap must be a finite number above 0, or None for no cap, got 0.0"),
+    ({"softcap": float("inf")}, "softcap must be a finite number above 0"),
     ({"rotary": Rotary(4)}, "rotary turns heads of width 4, but d_head is 2"),
     ({"backend": "flash"}, "unknown backend 'flash'"),
 ]
@@ -279,10 +291,36 @@ CALLS: list[tuple[dict[str, object], tuple[Tensor, ...], dict[str, object], type
     ({}, (torch.zeros(5, 12),), {}, ValueError, r"x must be \(batch, length, 12\), got shape \(5, 12\)"),
     ({}, (torch.zeros(2, 5, 13),), {}, ValueError, r"got shape \(2, 5, 13\)"),
     ({}, (X, torch.zeros(2, 5, 7)), {}, ValueError, r"context must be \(batch, length, 12\)"),
-    ({}, (X, torch.zeros(5, 2, 12)), {}, ValueError, "batch size 2 and context 5; both are batch first"),
+    ({}, (X, torch.zeros(5, 2, 12)), {}, ValueError, r"batch size 2 and context 5; x of .* looks time first"),
+    ({}, (X, torch.zeros(3, 2, 12)), {}, ValueError, "batch size 2 and context 3; both are batch first"),
+    ({}, (X,), {"mask": Mask.lengths(torch.ones(5).long())}, ValueError, r"or x of .* looks time first"),
+    (
+        {},
+        (X,),
+        {"mask": Mask.keep(torch.ones(5, 2, 2).bool())},
+        ValueError,
+        r"Mask\.keep got a tensor of shape \(5, 2, 2\).*; or x of shape \(2, 5, 12\) looks time first, "
+        r"\(T, B, D\): give it batch first, x\.transpose\(0, 1\)",
+    ),
+    (
+        {},
+        (X, torch.zeros(2, 3, 12)),
+        {"mask": Mask.keep(torch.ones(3, 5).bool())},
+        ValueError,
+        r"shape \(3, 5\) for scores with B=2, H=6, T=5, S=3; it looks transposed",
+    ),
     ({"d_context": 7}, (X,), {}, ValueError, "made with d_context=7, so it needs a context"),
     ({"rotary": Rotary(2)}, (X, X), {}, ValueError, "rotary positions relate queries and keys of one"),
-    ({}, (X, X), {"cache": LayerCache(2, 6, 5, 2)}, ValueError, "either a cache or a context"),
+    (
+        {},
+        (X, X),
+        {"cache": LayerCache(2, 6, 5, 2)},
+        ValueError,
+        "give either it or a context, or a context kept",
+    ),
+    ({}, (X,), {"gate": torch.ones(2)}, ValueError, r"gate must .* \(6,\) or .* \(2, 6\), got shape \(2,\)"),
+    ({}, (X,), {"gate": 1.0}, TypeError, "gate must be a float tensor, got float"),
+    ({}, (X,), {"return_weights": WeightsOf(heads=[6])}, ValueError, r"heads=…\) got 6"),
     ({}, (X.double(),), {}, TypeError, r"x is torch\.float64 and the weights are torch\.float32"),
     ({}, (X.long(),), {}, TypeError, "embed token ids first"),
     ({}, (X.to("meta"),), {}, ValueError, "x is on meta and the weights are on cpu"),

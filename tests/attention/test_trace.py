@@ -44,13 +44,34 @@ def test_cross_attention_with_free_widths() -> None:
 
 
 def test_letters_name_the_sizes_of_every_record() -> None:
-    mha = MultiHeadAttention(30, 6, n_kv_head=3, rotary=Rotary(10), d_head=10, d_value=4)
-    sizes = {"B": 2, "T": 7, "D": 30, "H": 6, "G": 3, "K": 10, "V": 4}
-    for record in trace_shapes(mha, torch.zeros(2, 7, 30)):
+    mha = MultiHeadAttention(
+        30, 6, n_kv_head=3, rotary=Rotary(10), qk_norm=True, d_head=10, d_value=4, d_out=11
+    )
+    sizes = {"B": 2, "T": 7, "D": 30, "H": 6, "G": 3, "K": 10, "V": 4, "O": 11}
+    records = trace_shapes(mha, torch.zeros(2, 7, 30))
+    assert records[-1].letters == "B T O"
+    for record in records:
         assert record.shape == tuple(
             torch.tensor([sizes[letter] for letter in part.split("·")]).prod().item()
             for part in record.letters.split(" ")
         )
+
+
+def test_norms_and_turns_are_steps_where_the_module_has_them() -> None:
+    def steps(**options: object) -> list[str]:
+        records = trace_shapes(MultiHeadAttention(8, 2, **options), torch.zeros(1, 3, 8))  # type: ignore[arg-type]
+        return list(dict.fromkeys(record.step for record in records))
+
+    assert steps()[:3] == ["project", "split", "scores"]
+    assert steps(qk_norm=True)[1:4] == ["split", "norm", "scores"]
+    assert steps(rotary=Rotary(4))[1:4] == ["split", "rotate", "scores"]
+    both = MultiHeadAttention(8, 4, n_kv_head=2, rotary=Rotary(2), qk_norm=True)
+    assert trace_shapes(both, torch.zeros(1, 3, 8))[6:10] == [
+        ("norm", "q", "B H T K", (1, 4, 3, 2)),
+        ("norm", "k", "B G T K", (1, 2, 3, 2)),
+        ("rotate", "q", "B H T K", (1, 4, 3, 2)),
+        ("rotate", "k", "B G T K", (1, 2, 3, 2)),
+    ]
 
 
 def test_tracing_leaves_the_module_as_it_was() -> None:

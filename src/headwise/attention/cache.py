@@ -1,20 +1,28 @@
 """Keys and values of earlier positions, kept so that each new token costs one step.
 
-Letters: B batch, G key/value heads, T new positions, K head width of keys, V head width of values.
+Letters: B batch, G key/value heads, T new positions, S keys returned, K head width of keys, V that of values.
 """
 
 from __future__ import annotations
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 
 class LayerCache:
-    """The keys (B, G, capacity, K) and values (B, G, capacity, V) of one layer, written from the front.
+    """The keys (B, G, capacity, K) and values (B, G, capacity, V) of one layer.
 
-    Memory is taken once, at construction. What `append` returns are views of what is written, never of free
-    slots. Gradients flow through it, but only until the next `append`: it is meant for ``torch.no_grad()``.
+    Memory is taken once, at construction, and written from the front. What comes back are views of what is
+    written, never of free slots; a view holds until the next `append`, `reorder` or `reset`.
+
+    With ``window=n`` only the last n positions stay. There may be any number of positions, in chunks of any
+    length: where a chunk does not fit behind what is written, the n - 1 positions before it and the chunk are
+    joined in a tensor of their own, and the last n positions of it move to the front. That costs a copy of n
+    positions; with n + m slots it falls due at every (m + 1)-th single step.
+
+    Use it under ``torch.no_grad()``. With gradients on, they flow from what an append returns to all that was
+    appended before, until the next append writes: PyTorch then refuses the older backward pass.
     """
 
     def __init__(
@@ -25,10 +33,17 @@ class LayerCache:
         d_head: int,
         d_value: int | None = None,
         *,
+        window: int | None = None,
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> None:
-        """Make an empty cache; d_value defaults to d_head. Raises ValueError for a size below 1."""
+        """Make an empty cache.
+
+        capacity: slots, each for one position. d_value: default d_head.
+        window: keep the last so many positions; default all, which then are at most capacity.
+
+        Raises ValueError for a size below 1 or a window beyond capacity.
+        """
         d_value = d_head if d_value is None else d_value
         sizes = {
             "batch": batch,
@@ -36,15 +51,43 @@ class LayerCache:
             "capacity": capacity,
             "d_head": d_head,
             "d_value": d_value,
+            "window": 1 if window is None else window,
         }
         for name, size in sizes.items():
             if size < 1:
                 raise ValueError(f"{name} of a cache must be at least 1, got {size}")
+        if window is not None and window > capacity:
+            raise ValueError(
+                f"window={window} does not fit into capacity={capacity} slots; "
+                f"give at least {window} slots, and more for fewer copies"
+            )
         self._keys = torch.zeros(batch, n_kv_head, capacity, d_head, dtype=dtype, device=device)
         self._values = torch.zeros(batch, n_kv_head, capacity, d_value, dtype=dtype, device=device)
         self.capacity = capacity
+        self.window = window
         self.length = 0
-        """Positions written so far, which is the position of the next one."""
+        """Positions written so far, dropped ones included: the position of the next one."""
+        self._end = 0  # slots in use; the last of them holds position length - 1
+
+    @property
+    def positions(self) -> range:
+        """The positions that are kept."""
+        return range(0 if self.window is None else max(0, self.length - self.window), self.length)
+
+    @property
+    def keys(self) -> Float[Tensor, "B G S K"]:
+        """The keys of `positions`, a view."""
+        return self._keys[:, :, self._end - len(self.positions) : self._end]
+
+    @property
+    def values(self) -> Float[Tensor, "B G S V"]:
+        """The values of `positions`, a view."""
+        return self._values[:, :, self._end - len(self.positions) : self._end]
+
+    @property
+    def batch(self) -> int:
+        """Sequences held."""
+        return self._keys.shape[0]
 
     @property
     def nbytes(self) -> int:
@@ -54,30 +97,68 @@ class LayerCache:
     def append(
         self, k: Float[Tensor, "B G T K"], v: Float[Tensor, "B G T V"]
     ) -> tuple[Float[Tensor, "B G S K"], Float[Tensor, "B G S V"]]:
-        """Write T more positions and return all keys and values so far (views; S is the new length).
+        """Write T more positions and return all keys and values that their queries may see.
+
+        Without a window that is everything so far; with one of n, the n - 1 positions before and the T new
+        ones. The last one returned is at position length - 1.
 
         Raises ValueError if the shapes or devices are not those of the cache or there is no room, TypeError
         for another dtype; nothing is written then.
+        """
+        keys, values = self.propose(k, v)
+        self.accept(keys, values, k.shape[2])
+        return keys, values
+
+    def propose(
+        self, k: Float[Tensor, "B G T K"], v: Float[Tensor, "B G T V"]
+    ) -> tuple[Float[Tensor, "B G S K"], Float[Tensor, "B G S V"]]:
+        """Return what `append` would, without counting it as written; raises as `append` does.
+
+        `accept` makes it count. Without it the cache is as before, so that a call which fails after this
+        leaves no trace: what was proposed lies in free slots or in tensors of its own.
         """
         self._check("k", k, self._keys)
         self._check("v", v, self._values)
         if k.shape[2] != v.shape[2]:
             raise ValueError(f"k and v must have the same length, got {k.shape[2]} and {v.shape[2]}")
-        end = self.length + k.shape[2]
-        if end > self.capacity:
+        before = self._end if self.window is None else min(self.length, self.window - 1)
+        start, end = self._end - before, self._end + k.shape[2]
+        if end <= self.capacity:
+            self._keys[:, :, self._end : end] = k
+            self._values[:, :, self._end : end] = v
+            return self._keys[:, :, start:end], self._values[:, :, start:end]
+        if self.window is None:
             raise ValueError(
                 f"the cache holds {self.capacity} positions, {self.length} are written and {k.shape[2]} more "
                 "do not fit; make it larger or reset() it"
             )
-        self._keys[:, :, self.length : end] = k
-        self._values[:, :, self.length : end] = v
-        self.length = end
-        return self._keys[:, :, :end], self._values[:, :, :end]
+        old_keys, old_values = self._keys[:, :, start : self._end], self._values[:, :, start : self._end]
+        return torch.cat((old_keys, k), dim=2), torch.cat((old_values, v), dim=2)
+
+    def accept(self, keys: Tensor, values: Tensor, new: int) -> None:
+        """Count as written what `propose` returned last, of which the last ``new`` positions are new."""
+        end = self._end + new
+        if self.window is not None and end > self.capacity:
+            end = min(self.window, keys.shape[2])
+            self._keys[:, :, :end] = keys[:, :, keys.shape[2] - end :]
+            self._values[:, :, :end] = values[:, :, values.shape[2] - end :]
+        self._end = end
+        self.length += new
+
+    def reorder(self, index: Int[Tensor, " B"]) -> None:
+        """Let row b hold what row index[b] held, as beam search needs; rows may repeat.
+
+        Raises TypeError if index holds no integers, ValueError unless it holds B of them in 0 … B - 1 on the
+        cache's device; nothing is changed then.
+        """
+        check_rows(index, self.batch, self._keys.device)
+        self._keys[:, :, : self._end] = self._keys[:, :, : self._end][index]
+        self._values[:, :, : self._end] = self._values[:, :, : self._end][index]
 
     def reset(self) -> None:
-        """Forget everything written; the memory stays."""
-        self.length = 0
-        self._keys, self._values = self._keys.detach(), self._values.detach()
+        """Forget everything written, leaving the memory as it was at first; gradients are let go of."""
+        self.length = self._end = 0
+        self._keys, self._values = self._keys.detach().zero_(), self._values.detach().zero_()
 
     @staticmethod
     def _check(name: str, new: Tensor, kept: Tensor) -> None:
@@ -99,8 +180,10 @@ class LayerCache:
 
     def __repr__(self) -> str:
         batch, groups, _, d_head = self._keys.shape
+        window = "" if self.window is None else f"the last {self.window} kept, "
         return (
-            f"LayerCache({self.length} of {self.capacity} positions, batch={batch}, n_kv_head={groups}, "
+            f"LayerCache({self.length} {'positions' if window else f'of {self.capacity} positions'}, {window}"
+            f"batch={batch}, n_kv_head={groups}, "
             f"d_head={d_head}, d_value={self._values.shape[3]}, {self.nbytes:,} bytes)"
         )
 
@@ -117,14 +200,15 @@ class KVCache:
         d_head: int,
         d_value: int | None = None,
         *,
+        window: int | None = None,
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> None:
-        """Make empty caches for ``capacity`` positions. Raises ValueError for a size below 1."""
+        """Make empty caches of ``capacity`` slots; arguments and errors as for `LayerCache`."""
         if n_layer < 1:
             raise ValueError(f"n_layer of a cache must be at least 1, got {n_layer}")
         self.layers = tuple(
-            LayerCache(batch, n_kv_head, capacity, d_head, d_value, dtype=dtype, device=device)
+            LayerCache(batch, n_kv_head, capacity, d_head, d_value, window=window, dtype=dtype, device=device)
             for _ in range(n_layer)
         )
 
@@ -141,18 +225,55 @@ class KVCache:
 
     @property
     def capacity(self) -> int:
-        """Positions each layer can hold."""
+        """Slots of each layer."""
         return self.layers[0].capacity
+
+    @property
+    def window(self) -> int | None:
+        """How many positions are kept, None for all."""
+        return self.layers[0].window
+
+    @property
+    def batch(self) -> int:
+        """Sequences held."""
+        return self.layers[0].batch
 
     @property
     def nbytes(self) -> int:
         """Bytes held: n_layer · B · G · capacity · (K + V) · bytes per number."""
         return sum(layer.nbytes for layer in self.layers)
 
+    def reorder(self, index: Int[Tensor, " B"]) -> None:
+        """Reorder the rows of every layer; as `LayerCache.reorder`."""
+        for layer in self.layers:
+            layer.reorder(index)
+
     def reset(self) -> None:
-        """Forget everything written; the memory stays."""
+        """Forget everything written in every layer; as `LayerCache.reset`."""
         for layer in self.layers:
             layer.reset()
 
     def __repr__(self) -> str:
         return f"KVCache({len(self.layers)} × {self.layers[0]!r})"
+
+
+def check_rows(index: Tensor, batch: int, device: torch.device) -> None:
+    """Raise TypeError or ValueError unless index is (batch,) of row numbers on this device."""
+    integer = (
+        isinstance(index, Tensor)
+        and not index.dtype.is_floating_point
+        and not index.dtype.is_complex
+        and index.dtype != torch.bool
+    )
+    if not integer:
+        got = index.dtype if isinstance(index, Tensor) else type(index).__name__
+        raise TypeError(f"index must be an integer tensor of rows, got {got}")
+    if index.shape != (batch,):
+        raise ValueError(f"index must name a row for each of the {batch}, got shape {tuple(index.shape)}")
+    if index.device != device:
+        raise ValueError(f"index is on {index.device} and the cache on {device}; make both on one device")
+    if torch.compiler.is_compiling() or device.type == "meta":
+        return
+    low, high = (int(bound) for bound in torch.aminmax(index))
+    if low < 0 or high >= batch:
+        raise ValueError(f"index must lie in 0 … {batch - 1}, the rows of this cache, got {low} … {high}")

@@ -3,30 +3,19 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import Literal, Protocol, overload
+from typing import Literal, overload
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from headwise.attention import reference, sdpa
+from headwise.attention.backends import BACKENDS as BACKENDS
+from headwise.attention.backends import check_backend as check_backend
+from headwise.attention.backends import choose
+from headwise.attention.chosen import chosen_weights
 from headwise.attention.masks import Mask
-from headwise.attention.request import Request, make_request
-
-
-class Backend(Protocol):
-    """What a backend is: a module that says what it cannot do, and does the rest."""
-
-    def refusals(self, request: Request) -> list[str]:
-        """Return the reasons why this backend cannot run the request; none means it can."""
-
-    def run(self, request: Request) -> tuple[Tensor, Tensor | None]:
-        """Return the output (B, H, T, V) and, if asked for, the weights (B, H, T, S) before dropout."""
-
-
-BACKENDS: dict[str, Backend] = {"sdpa": sdpa, "reference": reference}
-"""The backends by name, in the order in which "auto" tries them."""
+from headwise.attention.request import Request, WeightsOf, check_gate, make_request
 
 
 @overload
@@ -40,6 +29,9 @@ def attention(
     scale: float | None = None,
     dropout: float = 0.0,
     offset: int | None = None,
+    softcap: float | None = None,
+    sink: Tensor | None = None,
+    gate: Tensor | None = None,
     return_weights: Literal[False] = False,
     backend: str = "auto",
 ) -> Tensor: ...
@@ -54,7 +46,10 @@ def attention(
     scale: float | None = None,
     dropout: float = 0.0,
     offset: int | None = None,
-    return_weights: Literal[True],
+    softcap: float | None = None,
+    sink: Tensor | None = None,
+    gate: Tensor | None = None,
+    return_weights: Literal[True] | WeightsOf,
     backend: str = "auto",
 ) -> tuple[Tensor, Tensor]: ...
 @overload
@@ -68,7 +63,10 @@ def attention(
     scale: float | None = None,
     dropout: float = 0.0,
     offset: int | None = None,
-    return_weights: bool,
+    softcap: float | None = None,
+    sink: Tensor | None = None,
+    gate: Tensor | None = None,
+    return_weights: bool | WeightsOf,
     backend: str = "auto",
 ) -> Tensor | tuple[Tensor, Tensor]: ...
 def attention(
@@ -81,7 +79,10 @@ def attention(
     scale: float | None = None,
     dropout: float = 0.0,
     offset: int | None = None,
-    return_weights: bool = False,
+    softcap: float | None = None,
+    sink: Float[Tensor, " H"] | None = None,
+    gate: Float[Tensor, "*B H"] | None = None,
+    return_weights: bool | WeightsOf = False,
     backend: str = "auto",
 ) -> Float[Tensor, "B H T V"] | tuple[Float[Tensor, "B H T V"], Float[Tensor, "B H T S"]]:
     """Scaled dot-product attention, softmax(scale · q kᵀ + bias) v (Vaswani et al. 2017, eq. 1), per head.
@@ -95,16 +96,77 @@ def attention(
     scale: default 1 / √K.
     dropout: probability with which a weight is dropped, always applied: pass 0 outside training.
     offset: position of query 0 for masks that depend on positions; default S - T.
-    return_weights: also return the weights, before dropout.
-    backend: "auto", "reference" or "sdpa".
+    softcap: c > 0 bounds the scaled scores smoothly, c · tanh(score / c), before bias and mask (Gemma 2).
+    sink: (H,), per query head a learned score that takes part in the softmax as one more key of value 0 would
+        (gpt-oss), so that the weights of the keys sum to less than 1; it gets gradients.
+    gate: (H,) or (B, H), multiplies the output of each head, not its weights; it gets gradients.
+    return_weights: also return the weights, before dropout; a `WeightsOf` names the heads and queries whose
+        weights are wanted, at the cost of those only.
+    backend: "auto", "reference", "sdpa", "blockwise" or "flex"; `explain` says what "auto" takes, and why.
 
-    Returns the output (B, H, T, V), with return_weights also the weights (B, H, T, S), in the dtype of q. A
-    query that sees no key gives exactly 0 in both, and gradients of exactly 0. What stands in keys and values
-    hidden from every query, NaN included, has no effect.
+    Returns the output (B, H, T, V), with return_weights also the weights (B, H, T, S), with a `WeightsOf`
+    those of (B, heads asked for, queries asked for, S), in the dtype of q. A query that sees no key gives
+    exactly 0 in both, and gradients of exactly 0. What stands in keys and values hidden from every query, NaN
+    included, has no effect.
 
     Raises TypeError for arguments of the wrong kind or dtype (a bare tensor as mask among them), ValueError
     for shapes, devices or numbers that do not fit, an unknown backend, or one that cannot do this call.
     """
+    request, picked = checked_request(
+        q,
+        k,
+        v,
+        mask=mask,
+        bias=bias,
+        scale=scale,
+        dropout=dropout,
+        offset=offset,
+        softcap=softcap,
+        sink=sink,
+        gate=gate,
+        return_weights=return_weights,
+    )
+    with _as_given(q.device.type):
+        out, weights = BACKENDS[choose(request, backend)].run(request)
+        if picked is not None:
+            weights = chosen_weights(request, *picked, keys=k.shape[2])
+    region = request.region
+    above, below = region.row, q.shape[2] - region.row - region.rows
+    if above or below:
+        out = F.pad(out, (0, 0, above, below))
+    if gate is not None:
+        out = (out * gate.unsqueeze(-1).unsqueeze(-1)).to(q.dtype)  # (H, 1, 1) or (B, H, 1, 1)
+    if return_weights is False:
+        return out
+    if weights is None:
+        raise RuntimeError("the chosen backend returned no weights although it did not refuse to")
+    left, right = region.key, k.shape[2] - region.key - region.keys
+    if picked is None and (above or below or left or right):
+        weights = F.pad(weights, (left, right, above, below))
+    return out, weights
+
+
+def checked_request(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    mask: Mask | None,
+    bias: Tensor | None,
+    scale: float | None,
+    dropout: float,
+    offset: int | None,
+    softcap: float | None,
+    sink: Tensor | None,
+    gate: Tensor | None,
+    return_weights: bool | WeightsOf,
+) -> tuple[Request, tuple[list[int], list[int]] | None]:
+    """Return the arguments of `attention` as a request, and the heads and queries of a `WeightsOf`."""
+    if not isinstance(return_weights, (bool, WeightsOf)):
+        raise TypeError(
+            "return_weights must be True, False or a WeightsOf(heads=…, rows=…), "
+            f"got {type(return_weights).__name__}"
+        )
     request = make_request(
         q,
         k,
@@ -114,43 +176,15 @@ def attention(
         scale=scale,
         dropout=dropout,
         offset=offset,
-        return_weights=return_weights,
+        softcap=softcap,
+        sink=sink,
+        return_weights=return_weights is True,
     )
-    with _as_given(q.device.type):
-        out, weights = choose(request, backend).run(request)
-    region = request.region
-    above, below = region.row, q.shape[2] - region.row - region.rows
-    if above or below:
-        out = F.pad(out, (0, 0, above, below))
-    if not return_weights:
-        return out
-    if weights is None:
-        raise RuntimeError("the chosen backend returned no weights although it did not refuse to")
-    left, right = region.key, k.shape[2] - region.key - region.keys
-    if above or below or left or right:
-        weights = F.pad(weights, (left, right, above, below))
-    return out, weights
-
-
-def check_backend(backend: str) -> None:
-    """Raise ValueError if there is no backend of this name."""
-    if backend != "auto" and backend not in BACKENDS:
-        raise ValueError(
-            f"unknown backend {backend!r}; there are {', '.join(map(repr, ('auto', *BACKENDS)))}"
-        )
-
-
-def choose(request: Request, backend: str) -> Backend:
-    """Return the named backend, for "auto" the first that does not refuse; raise ValueError if it refuses."""
-    check_backend(backend)
-    if backend == "auto":
-        return next(candidate for candidate in BACKENDS.values() if not candidate.refusals(request))
-    reasons = BACKENDS[backend].refusals(request)
-    if reasons:
-        raise ValueError(
-            f"backend {backend!r} cannot run this call: {'; '.join(reasons)}; use backend='auto'"
-        )
-    return BACKENDS[backend]
+    if gate is not None:
+        check_gate(gate, q)
+    if isinstance(return_weights, bool):
+        return request, None
+    return request, return_weights.resolve(q.shape[1], q.shape[2])
 
 
 def _as_given(device_type: str) -> AbstractContextManager[object]:

@@ -6,12 +6,50 @@ Letters: B batch, H query heads, G key/value heads, T queries, S keys, K head wi
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from headwise.attention.masks import Mask, Region, require_mask
+
+
+@dataclass(frozen=True)
+class WeightsOf:
+    """Which weights to return: those of some heads, of some queries, or both; None means all.
+
+    Indices count as in a list, so that -1 is the last one. The cost is that of those heads and queries,
+    whatever backend computes the output.
+
+    Example: ``WeightsOf(heads=[3], rows=slice(-1, None))`` is what head 3 looks at from the last query.
+    """
+
+    heads: Sequence[int] | None = None
+    rows: Sequence[int] | slice | None = None
+
+    def resolve(self, heads: int, queries: int) -> tuple[list[int], list[int]]:
+        """Return the heads and the queries as indices from 0, of so many; raises TypeError or ValueError."""
+        chosen_rows = self.rows if self.rows is not None else slice(None)
+        return (
+            list(range(heads)) if self.heads is None else _indices("heads", self.heads, heads),
+            list(range(queries))[chosen_rows]
+            if isinstance(chosen_rows, slice)
+            else _indices("rows", chosen_rows, queries),
+        )
+
+
+def _indices(name: str, chosen: Sequence[int], size: int) -> list[int]:
+    if isinstance(chosen, str) or not isinstance(chosen, Sequence):
+        raise TypeError(
+            f"WeightsOf({name}=…) needs a sequence of ints such as [0, 2], got {type(chosen).__name__}"
+        )
+    for index in chosen:
+        if isinstance(index, bool) or not isinstance(index, int):
+            raise TypeError(f"WeightsOf({name}=…) needs ints, got {type(index).__name__} in it")
+        if not -size <= index < size:
+            raise ValueError(f"WeightsOf({name}=…) got {index}, but this call has {size} of them")
+    return [index % size for index in chosen]
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,10 +63,13 @@ class Sight:
     seen: Tensor
     """(B|1, G|1, S, 1) bool, True for keys that at least one query sees."""
 
-    def blank(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Put zeros where nothing may come from: a NaN there would spread through a product with weight 0."""
-        unseen = ~self.seen
-        return q.masked_fill(~self.alive, 0.0), k.masked_fill(unseen, 0.0), v.masked_fill(unseen, 0.0)
+    def blank_queries(self, q: Tensor) -> Tensor:
+        """Put zeros into blind queries: a NaN there would spread through a product with weight 0."""
+        return q.masked_fill(~self.alive, 0.0)
+
+    def blank_keys(self, k: Tensor) -> Tensor:
+        """Put zeros into keys (or values) that no query sees, for the same reason."""
+        return k.masked_fill(~self.seen, 0.0)
 
     def hide(self, score: Tensor) -> Tensor:
         """Put -inf where a query may not attend; a blind row gets zeros, so that its softmax makes no NaN."""
@@ -51,12 +92,20 @@ class Request:
     bias: Tensor | None
     scale: float
     dropout: float
+    softcap: float | None
+    sink: Tensor | None
+    """(H,), per query head one more logit in the denominator of the softmax."""
     return_weights: bool
 
     @property
     def group(self) -> int:
         """Query heads per key/value head, H // G."""
         return self.q.shape[1] // self.k.shape[1]
+
+    @property
+    def pairs(self) -> int:
+        """The number of scores, B · H · T · S."""
+        return math.prod(self.q.shape[:3]) * self.k.shape[2]
 
     @property
     def is_causal(self) -> bool:
@@ -71,16 +120,25 @@ class Request:
         A bias of -inf hides as well: it is the same statement, and a row of nothing else must give zeros too.
         """
         allowed = None if self.mask is None else self.mask.allowed(self.region, self.q.device)
-        if self.bias is not None:
-            above = self.bias.detach() != -math.inf
-            allowed = above.expand(*above.shape[:3], self.k.shape[2]) if allowed is None else allowed & above
-        if allowed is None:
-            return None
-        seen = allowed.any(dim=-2)  # (B|1, H|1, S)
-        if seen.shape[1] != 1:
-            batch, _, keys = seen.shape
-            seen = seen.reshape(batch, self.k.shape[1], self.group, keys).any(dim=2)  # (B|1, G, S)
-        return Sight(allowed, allowed.any(dim=-1, keepdim=True), seen.unsqueeze(-1))
+        return sight_of(allowed, self.bias, groups=self.k.shape[1], keys=self.k.shape[2])
+
+
+def sight_of(allowed: Tensor | None, bias: Tensor | None, *, groups: int, keys: int) -> Sight | None:
+    """Return what a table (B|1, H|1, T|1, S) and a bias let through, None if every query sees every key."""
+    if bias is not None:
+        above = bias.detach() != -math.inf
+        allowed = above.expand(*above.shape[:3], keys) if allowed is None else allowed & above
+    if allowed is None:
+        return None
+    seen = allowed.any(dim=-2)  # (B|1, H|1, S)
+    if seen.shape[1] != 1:
+        seen = seen.reshape(seen.shape[0], groups, seen.shape[1] // groups, keys).any(dim=2)  # (B|1, G, S)
+    return Sight(allowed, allowed.any(dim=-1, keepdim=True), seen.unsqueeze(-1))
+
+
+def transforming() -> bool:
+    """Return True inside torch.func transforms (vmap, grad, jvp …), which only plain operations survive."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
 
 
 def make_request(
@@ -93,6 +151,8 @@ def make_request(
     scale: float | None,
     dropout: float,
     offset: int | None,
+    softcap: float | None,
+    sink: Tensor | None,
     return_weights: bool,
 ) -> Request:
     """Check every argument of `attention` and cut away queries and keys that positions hide altogether.
@@ -114,6 +174,10 @@ def make_request(
         scale = 1.0 / math.sqrt(width)
     elif not math.isfinite(scale):
         raise ValueError(f"scale must be a finite number, got {scale}")
+    if softcap is not None and not 0.0 < softcap < math.inf:
+        raise ValueError(f"softcap must be a finite number above 0, or None for no cap, got {softcap}")
+    if sink is not None:
+        _check_per_head("sink", sink, q, [(heads,)])
     region = Region(0, queries, 0, keys, offset)
     if bias is not None:
         bias = _checked_bias(bias, (batch, heads, queries, keys), q.device)
@@ -128,7 +192,7 @@ def make_request(
                 bias = bias.narrow(2, region.row, region.rows)
             if bias is not None and bias.shape[3] != 1:
                 bias = bias.narrow(3, region.key, region.keys)
-    return Request(q, k, v, mask, region, bias, scale, dropout, return_weights)
+    return Request(q, k, v, mask, region, bias, scale, dropout, softcap, sink, return_weights)
 
 
 _SWAPPED = "axes are (batch, heads, length, width): for (batch, length, heads, width) use transpose(1, 2)"
@@ -171,6 +235,32 @@ def _check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
 
 def _shapes(q: Tensor, k: Tensor, v: Tensor) -> str:
     return f"q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}"
+
+
+def check_gate(gate: Tensor, q: Tensor) -> None:
+    """Raise TypeError or ValueError unless the gate is a float tensor (H,) or (B, H) on the device of q."""
+    batch, heads = q.shape[:2]
+    _check_per_head("gate", gate, q, [(heads,), (batch, heads)])
+
+
+def _check_per_head(name: str, given: Tensor, q: Tensor, shapes: list[tuple[int, ...]]) -> None:
+    if not isinstance(given, Tensor):
+        raise TypeError(f"{name} must be a float tensor, got {type(given).__name__}")
+    if not given.dtype.is_floating_point:
+        raise TypeError(
+            f"{name} must hold floating-point numbers, got {given.dtype}; convert it with .to(q.dtype)"
+        )
+    if tuple(given.shape) not in shapes:
+        wanted = " or ".join(
+            f"{letters} = {shape}" for letters, shape in zip(("(H,)", "(B, H)"), shapes, strict=False)
+        )
+        raise ValueError(
+            f"{name} must have one number per query head, {wanted}, got shape {tuple(given.shape)}"
+        )
+    if given.device != q.device:
+        raise ValueError(
+            f"{name} is on {given.device} and q is on {q.device}; move one of them with .to(device)"
+        )
 
 
 def _checked_bias(bias: Tensor, scores: tuple[int, int, int, int], device: torch.device) -> Tensor:

@@ -8,12 +8,19 @@ from torch import Tensor
 
 from headwise.attention.request import Request
 
+_LARGE_TABLE = 2**23
+"""Scores from which blockwise attention, which needs no table of the mask, is faster on CPU than a table."""
+
 
 def refusals(request: Request) -> list[str]:
     """Return the reasons why this backend cannot run the request as the reference would."""
     reasons = []
     if request.return_weights:
         reasons.append("it never forms the weights, so it cannot return them")
+    if request.softcap is not None:
+        reasons.append("its kernels know no softcap")
+    if request.sink is not None:
+        reasons.append("its kernels know no sink")
     if request.scale <= 0.0:
         reasons.append("its kernels scale after the maximum and give NaN for a scale of 0 or below")
     slow = unfused(request)
@@ -36,6 +43,21 @@ def unfused(request: Request) -> list[str]:
     return reasons
 
 
+def objections(request: Request) -> list[str]:
+    """Return the reasons why another backend would be the better choice."""
+    reasons = [f"PyTorch would form all scores: {reason}" for reason in unfused(request)]
+    if request.pairs >= _LARGE_TABLE and not request.is_causal and _hides(request):
+        reasons.append("it needs a table of all queries × keys, and computes the hidden ones too")
+    return reasons
+
+
+def _hides(request: Request) -> bool:
+    """Whether there is something that can only be said by a table."""
+    if request.bias is not None:
+        return False  # the bias is such a table already
+    return request.mask is not None and not request.mask.hides_nothing(request.region)
+
+
 def run(request: Request) -> tuple[Tensor, None]:
     """Return the output (B, H, T, V) in the dtype of q, and no weights."""
     q, k, v = request.q, request.k, request.v
@@ -47,7 +69,7 @@ def run(request: Request) -> tuple[Tensor, None]:
     sight = None if causal else request.sight()
     mask = torch.ones(1, 1, 1, k.shape[2], dtype=torch.bool, device=q.device) if short else None
     if sight is not None:
-        q, k, v = sight.blank(q, k, v)
+        q, k, v = sight.blank_queries(q), sight.blank_keys(k), sight.blank_keys(v)
         # blind rows may see everything here and are set to 0 below: no kernel meets a row without keys
         mask = sight.allowed | ~sight.alive if request.bias is None else sight.hide(request.bias.to(q.dtype))
     folded = _folds(request)

@@ -15,7 +15,7 @@ class ShapeRecord(NamedTuple):
     """One tensor of the computation."""
 
     step: str
-    """project, split, scores, weights, weigh, join or mix."""
+    """project, split, norm (with qk_norm), rotate (with rotary), scores, weights, weigh, join or mix."""
     name: str
     """Which tensor of the step: q, k, v, scores, weights, heads, joined or output."""
     letters: str
@@ -47,22 +47,36 @@ class _Steps(nn.Module):
         mha = self.mha
         mha.check_inputs(x, context)
         S = "T" if context is None else "S"
-        flat_q, flat_k, flat_v = mha.project(x, x if context is None else context)
-        q, k, v = mha.split(flat_q, flat_k, flat_v)
+        source = x if context is None else context
+        flat = mha.q_proj(x), mha.k_proj(source), mha.v_proj(source)
+        steps: list[tuple[str, str, str, Tensor]] = [
+            ("project", "q", "B T H·K", flat[0]),
+            ("project", "k", f"B {S} G·K", flat[1]),
+            ("project", "v", f"B {S} G·V", flat[2]),
+        ]
+
+        def add(step: str, **tensors: Tensor) -> None:
+            letters = {"q": "B H T K", "k": f"B G {S} K", "v": f"B G {S} V"}
+            steps.extend((step, name, letters[name], tensor) for name, tensor in tensors.items())
+
+        heads = mha.n_head, mha.n_kv_head, mha.n_kv_head
+        q, k, v = (mha.split(part, count) for part, count in zip(flat, heads, strict=True))
+        add("split", q=q, k=k, v=v)
+        if mha.q_norm is not None and mha.k_norm is not None:
+            q, k = mha.q_norm(q), mha.k_norm(k)
+            add("norm", q=q, k=k)
+        if mha.rotary is not None:
+            q, k = mha.turn(q, k)
+            add("rotate", q=q, k=k)
         score = reference.scores(q, k, 1.0)
-        weight = reference.weights(score)
-        heads = reference.weigh(weight, v)
-        joined = mha.join(heads)
+        weight = score.softmax(dim=-1)
+        attended = reference.weigh(weight, v)
+        joined = mha.join(attended)
         return [
-            ("project", "q", "B T H·K", flat_q),
-            ("project", "k", f"B {S} G·K", flat_k),
-            ("project", "v", f"B {S} G·V", flat_v),
-            ("split", "q", "B H T K", q),
-            ("split", "k", f"B G {S} K", k),
-            ("split", "v", f"B G {S} V", v),
+            *steps,
             ("scores", "scores", f"B H T {S}", score),
             ("weights", "weights", f"B H T {S}", weight),
-            ("weigh", "heads", "B H T V", heads),
+            ("weigh", "heads", "B H T V", attended),
             ("join", "joined", "B T H·V", joined),
-            ("mix", "output", "B T D", mha.mix(joined)),
+            ("mix", "output", "B T O" if mha.d_out != mha.d_model else "B T D", mha.mix(joined)),
         ]

@@ -19,7 +19,7 @@ VERBS = {
     "train": "Train a language model made of attention heads on your own text.",
     "generate": "Continue a prompt with a trained model.",
     "compare": "Train variants under equal conditions and say whether the difference is real.",
-    "show": "Draw what the heads of a trained model attend to.",
+    "show": "Draw what the heads of a trained model attend to, or what a mask lets them see.",
     "walkthrough": "Multi-head attention step by step in NumPy, every array printed.",
     "trace": "Name the shape at every step of multi-head attention.",
 }

@@ -72,11 +72,12 @@ class GPT(nn.Module):
             Logits `(B, T, vocab_size)`; with `return_weights` a pair of logits and a list, one per layer.
 
         Raises:
-            ValueError: ids on another device, outside the vocabulary, or more than `block_size`.
+            ValueError: ids on another device, outside the vocabulary, or more than `block_size`; a cache of
+                another number of layers or sequences.
             TypeError: ids that are not whole numbers.
         """
         past = 0 if cache is None else cache.length
-        self._check(ids, past)
+        self._check(ids, cache)
         x = self.token_embedding(ids)  # (B, T, D)
         if self.position_embedding is not None:
             x = x + self.position_embedding.weight[past : past + ids.shape[1]]
@@ -90,11 +91,14 @@ class GPT(nn.Module):
         logits: Tensor = self.head(self.final_norm(x))  # (B, T, vocab)
         return (logits, all_weights) if return_weights else logits
 
-    def _check(self, ids: Tensor, past: int) -> None:
+    def _check(self, ids: Tensor, cache: KVCache | None) -> None:
         if ids.dtype != torch.int64:
             raise TypeError(f"ids must be int64 token ids, got {ids.dtype}; convert with ids.long()")
         if ids.ndim != 2:
             raise ValueError(f"ids must have shape (B, T), got {tuple(ids.shape)}")
+        if cache is not None:
+            self._check_cache(ids, cache)
+        past = 0 if cache is None else cache.length
         if past + ids.shape[1] > self.config.block_size:
             held = f" after {past} cached" if past else ""
             raise ValueError(
@@ -113,6 +117,23 @@ class GPT(nn.Module):
                 "encode the text with the model's own tokenizer"
             )
 
+    def _check_cache(self, ids: Tensor, cache: KVCache) -> None:
+        """Raise before any layer is written, so that a cache that does not fit stays as it is."""
+        if len(cache.layers) != self.config.n_layer:
+            raise ValueError(
+                f"cache has {len(cache.layers)} layers and the model {self.config.n_layer}; "
+                "make it with model.new_cache()"
+            )
+        if cache.batch != ids.shape[0]:
+            swapped = "; ids look time first, (T, B): give ids.T" if cache.batch == ids.shape[1] else ""
+            raise ValueError(f"ids hold {ids.shape[0]} sequences and cache {cache.batch}{swapped}")
+        lengths = [layer.length for layer in cache.layers]
+        if min(lengths) != max(lengths):
+            raise ValueError(
+                f"the layers of cache hold {min(lengths)} … {max(lengths)} positions, as after a call that "
+                "was broken off; reset() it and read the text again"
+            )
+
     def new_cache(self, batch: int = 1, capacity: int | None = None) -> KVCache:
         """An empty cache for `batch` sequences of up to `capacity` tokens (default: `block_size`)."""
         weight = self.token_embedding.weight
@@ -120,7 +141,7 @@ class GPT(nn.Module):
             self.config.n_layer,
             batch,
             self.config.kv_heads,
-            capacity or self.config.block_size,
+            self.config.block_size if capacity is None else capacity,
             self.config.head_width,
             dtype=weight.dtype,
             device=weight.device,
