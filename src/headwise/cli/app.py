@@ -69,7 +69,7 @@ def _headwise(
         False, "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
     ),
 ) -> None:
-    """Train multi-head attention, see what every head does, keep only what earns its cost."""
+    """Train multi-head attention, see what every head does, know what it costs."""
 
 
 def main() -> None:

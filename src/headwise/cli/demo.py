@@ -31,18 +31,11 @@ def demo(
     What is done is kept: the same command again only fills in what is missing.
     """
     from headwise.cli.progress import observer_for
-    from headwise.report.demo import run_demo
+    from headwise.report.demo import DemoSettings, run_demo
 
+    settings = DemoSettings(data, tokenizer, max_steps, compare_steps, seeds)
     try:
-        page = run_demo(
-            out,
-            data=data,
-            tokenizer=tokenizer,
-            max_steps=max_steps,
-            compare_steps=compare_steps,
-            seeds=seeds,
-            observer=observer_for(quiet),
-        )
+        page = run_demo(out, settings, observer_for(quiet))
     except KeyboardInterrupt:
         if not quiet:
             typer.echo("stopped; the same command goes on from there", err=True)

@@ -130,7 +130,12 @@ def variants(
 
 
 def compare(
-    variants: Mapping[str, RunConfig], out: Path | str, *, seeds: int = 5, observer: Observer | None = None
+    variants: Mapping[str, RunConfig],
+    out: Path | str,
+    *,
+    seeds: int = 5,
+    observer: Observer | None = None,
+    prepared: Prepared | None = None,
 ) -> Comparison:
     """Train every variant with every seed and say what the differences are worth.
 
@@ -160,7 +165,7 @@ def compare(
     configs = {(name, seed): _with_seed(variants[name], seed) for name, seed in plan}
     for key, folder in folders.items():
         _check_same(key[0], folder, configs[key])
-    prepared = _prepare(variants, out)
+    prepared = prepared or _prepare(variants, out)
     results: dict[tuple[str, int], TrainResult] = {}
     for count, key in enumerate(plan, 1):
         observer.on_run(key[0], key[1], count, len(plan))
