@@ -1,4 +1,4 @@
-"""Every reader of a Hugging Face config against the model that transformers builds from it, without memory."""
+"""Every reader of a Hugging Face config against the model that transformers builds from it."""
 
 from __future__ import annotations
 
@@ -44,6 +44,7 @@ DEEPSEEK = LLAMA | {
     "n_group": 2,
     "topk_group": 1,
 }
+SIZES = ("hidden_size", "num_hidden_layers", "intermediate_size")
 MIXTRAL = LLAMA | {"num_local_experts": 4, "num_experts_per_tok": 2}
 EXPERTS = LLAMA | {"num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 30}
 
@@ -63,10 +64,8 @@ CONFIGS: list[tuple[str, dict[str, Any]]] = [
     ("gemma", LLAMA | {"head_dim": 16}),
     ("gemma2", LLAMA | {"head_dim": 16, "sliding_window": 8}),
     ("gemma3_text", LLAMA | {"head_dim": 16, "sliding_window": 8}),
-    (
-        "gemma3_text",
-        {name: LLAMA[name] for name in ("hidden_size", "num_hidden_layers", "intermediate_size")},
-    ),
+    # published files of Gemma 3 leave out head counts and vocabulary
+    ("gemma3_text", {name: LLAMA[name] for name in SIZES} | {"sliding_window": 8}),
     ("starcoder2", LLAMA | {"sliding_window": None}),
     ("stablelm", LLAMA | {"use_qkv_bias": True}),
     ("stablelm", LLAMA | {"qk_layernorm": True, "use_parallel_residual": True}),

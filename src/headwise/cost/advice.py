@@ -16,8 +16,8 @@ BAND = (64, 128)
 
 BAND_REASON = (
     "Below 64, the same parameters make more heads and so more scores (B·H·T²), and kernels that work in "
-    "tiles of 64 to 128 columns run half empty; above 128 there are fewer patterns to attend with, and many fused "
-    "kernels grow slow or refuse."
+    "tiles of 64 to 128 columns run half empty; above 128 there are fewer patterns to attend with, and many "
+    "fused kernels grow slow or refuse."
 )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from headwise.cost.estimate import Cost
+from headwise.cost.estimation import Cost
 
 ROWS = (
     "parameters",

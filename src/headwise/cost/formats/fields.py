@@ -43,7 +43,7 @@ class Fields:
         return value
 
     def either(self, *names: str) -> int:
-        """The whole number under whichever of these names the file has; it is the first that is called missing."""
+        """The whole number under whichever of these names the file has."""
         return self.count(next((name for name in names if self.values.get(name) is not None), names[0]))
 
     def maybe(self, name: str) -> int | None:

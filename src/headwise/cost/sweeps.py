@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from headwise.cost.advice import BAND
-from headwise.cost.architecture import from_sizes
+from headwise.cost.architecture import Architecture, from_sizes
 from headwise.cost.cache import kv_cache_bytes, score_tensor_bytes
 from headwise.cost.numbers import whole
 from headwise.cost.parameters import projection_parameters
@@ -87,6 +87,28 @@ def sweep(
         heads,
         kv_heads,
         lengths,
+    )
+
+
+def sweep_from(architecture: Architecture, workload: Workload) -> Sweep:
+    """Return the curves around a model's own sizes.
+
+    Raises ValueError if its layers differ, or their attention is latent or slides.
+    """
+    kinds = {layer.attention for layer in architecture.layers}
+    if len(kinds) != 1 or any(kind.latent or kind.window for kind in kinds):
+        raise ValueError(
+            f"curves need layers with the same heads, neither latent nor with a window; {architecture.name} "
+            "has others, so give sizes (--d-model, --n-head …)"
+        )
+    (kind,) = kinds
+    return sweep(
+        architecture.d_model,
+        kind.n_head,
+        workload,
+        n_kv_head=kind.n_kv_head,
+        d_head=kind.d_head,
+        n_layer=architecture.n_layer,
     )
 
 
