@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from headwise.cost import Workload, advise, compare, estimate, fits, from_sizes, sweep
@@ -109,7 +111,7 @@ def test_the_curves_have_the_shapes_they_are_drawn_to_show() -> None:
     assert {cache / g for g, cache in s.kv_heads.items()} == {2 * 64 * 512 * 2 * 2}
     assert list(s.kv_heads) == [1, 2, 4, 8, 16]
     lengths = list(s.lengths.items())
-    for (t, (scores, cache)), (t2, (scores2, cache2)) in zip(lengths, lengths[1:], strict=False):
+    for (t, (scores, cache)), (t2, (scores2, cache2)) in pairwise(lengths):
         assert (t2 / t, scores2 / scores, cache2 / cache) == (2, 4, 2)
     assert s.band == (8, 16)
     assert sweep(32, 4, Workload()).band is None

@@ -44,6 +44,8 @@ def test_the_page_holds_what_was_made_and_a_second_call_makes_nothing_anew(argum
     for layer in range(4):
         assert f"layer {layer}" in text
     assert "headwise train" in text
+    assert "What attention costs" in text
+    assert "Its cache takes 262,144 bytes (256 KiB)" in text  # 2 · 4 layers · 128 · 64 tokens · 4 bytes
     assert "<b>brown" not in text  # the text is shown, not obeyed
     assert "://" not in text.replace("http://www.w3.org/", "")  # nothing is fetched
 

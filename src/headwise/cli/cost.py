@@ -114,7 +114,7 @@ def cost(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, no tables.")] = False,
 ) -> None:
-    """What a model costs: parameters, memory, FLOPs.
+    """What a model costs: parameters, memory, FLOPs; by formula and measured.
 
     From a model (MODEL) or from sizes (--d-model, --n-head …). All is computed by formula, so any size can
     be asked for; bytes are exact. With --verify the formulas are held against a real model.

@@ -7,7 +7,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from headwise.cost import Workload, from_config, sweep_from
+from headwise.cost.cache import kv_cache_bytes, score_tensor_bytes
+from headwise.cost.numbers import say_bytes
 from headwise.model import GPT, PRESETS, generate, load_model
+from headwise.report.cost_curves import cost_curves
 from headwise.report.curves import comparison_plot, loss_curves
 from headwise.report.figures import figure_svg
 from headwise.report.page import Attention, Comparison, ReportData, Sample, Step, write_report
@@ -87,6 +91,8 @@ def _report(
     columns, rows = comparison.table()
     data = config.data.data
     losses = f"{result.val_loss:.3f}" if result.val_loss is not None else "none"
+    architecture = from_config(model.config)
+    workload = Workload(length=model.config.block_size, dtype="fp32")
     return ReportData(
         title="A small GPT and its heads",
         summary=f"Trained on {data} for {result.steps:,} steps, then looked at. Everything here was made on "
@@ -126,6 +132,10 @@ def _report(
             visible=np.tri(len(ids), dtype=bool),
             caption="A passage from the held-out text, which the model has not learned from.",
         ),
+        cost_plot=figure_svg(cost_curves(sweep_from(architecture, workload))),
+        cost_note=f"By formula, for this model and {workload.length} tokens in fp32. Its cache takes "
+        f"{say_bytes(kv_cache_bytes(architecture, workload))}, the scores of one layer, if they are written "
+        f"out, {say_bytes(score_tensor_bytes(architecture.layers[0].attention, workload))}.",
         steps=_steps(out, config, comparison, passage),
     )
 
@@ -169,6 +179,7 @@ def _steps(out: Path, config: RunConfig, comparison: ComparisonResult, passage: 
             f"headwise compare {what} --rungs {','.join(RUNGS)} --seeds {seeds} --max-steps {steps}",
         ),
         Step("Look at heads", f"headwise show {model} --text '{text}' -o heads.png"),
+        Step("What it costs", f"headwise cost {model} --verify"),
         Step(
             "Climb on",
             f"headwise compare {what} --rungs {','.join(PRESETS)} --seeds 3",
