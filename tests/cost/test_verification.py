@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -97,6 +98,7 @@ def test_a_model_too_large_is_built_smaller_with_the_same_kind_of_heads() -> Non
         context=8192,
     )
     config, workload = size_that_fits(to_config(sizes), Workload(batch=4, length=8192), 64 * 2**20)
+    assert workload.dtype == "fp32"  # in which it is built
     assert config.n_head / config.kv_heads == 4
     assert (config.head_width, config.mlp, config.norm) == (128, "swiglu", "rms")
     assert step_peak(from_config(config), workload, tiled=False) <= 64 * 2**20
@@ -114,6 +116,16 @@ def test_what_cannot_be_built_is_named() -> None:
         to_config(from_sizes(64, [4, 2], n_layer=2, d_head=16))
     with pytest.raises(ValueError, match="a sliding window"):
         to_config(from_sizes(64, 4, window=8))
+    more_norms = from_sizes(64, 4, d_ff=8, norm="rms")
+    layer = replace(more_norms.layers[0], norm_parameters=4 * 64)
+    with pytest.raises(ValueError, match="norms or biases of its own"):
+        to_config(replace(more_norms, layers=(layer,)))
+
+
+@pytest.mark.parametrize("preset", [name for name in PRESETS if name != "bigram"])
+def test_our_configurations_survive_the_way_there_and_back(preset: str) -> None:
+    config = GPTConfig(vocab_size=65, **PRESETS[preset].model_dump())
+    assert from_config(to_config(from_config(config))) == from_config(config)
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ def test_what_fits_says_none_and_any() -> None:
     sizes = from_sizes(64, 4, window=8)
     cost = estimate(sizes, Workload())
     table = list(fit_lines(fits(sizes, Workload(), 2**20), cost))
-    assert table[1] == "What fits 1,048,576 bytes (1 MiB)"
+    assert table[1] == "What fits 1,048,576 bytes (1 MiB), the model's own context aside"
     assert table[3].split()[:2] == ["inference", "any"]
     assert table[5].split()[-1] == "none"
 

@@ -54,13 +54,10 @@ def to_config(architecture: Architecture) -> GPTConfig:
         same = part is None or part.bias == bool(attention.biases)
         problems += ["biases in some matrices only"] * (not (uniform and same))
     if problems:
-        raise ValueError(
-            f"{a.name} has {', '.join(dict.fromkeys(problems))}, "
-            "which headwise's own GPT cannot be built with; its costs are predicted without a measurement"
-        )
+        raise ValueError(_cannot_build(a.name, problems))
     (attention, part) = next(iter(kinds))
-    return GPTConfig(
-        block_size=a.context or 1024,
+    config = GPTConfig(
+        block_size=a.positions or a.context or 1024,
         n_layer=a.n_layer,
         n_head=attention.n_head,
         n_kv_head=attention.n_kv_head,
@@ -75,4 +72,20 @@ def to_config(architecture: Architecture) -> GPTConfig:
         output_projection="learned" if attention.output_projection else "identity",
         tied_embeddings=a.tied,
         vocab_size=a.vocab_size or 256,
+    )
+    built = from_config(config)
+    alike = (built.layers, built.final_norm_parameters, built.head_bias) == (
+        a.layers,
+        a.final_norm_parameters,
+        a.head_bias,
+    )
+    if not alike:
+        raise ValueError(_cannot_build(a.name, ["norms or biases of its own"]))
+    return config
+
+
+def _cannot_build(name: str, problems: list[str]) -> str:
+    return (
+        f"{name} has {', '.join(dict.fromkeys(problems))}, which headwise's own GPT cannot be built with; "
+        "its costs are predicted without a measurement"
     )

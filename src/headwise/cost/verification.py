@@ -58,7 +58,7 @@ class Check:
 def size_that_fits(
     config: GPTConfig, workload: Workload, memory_bytes: int = MEMORY
 ) -> tuple[GPTConfig, Workload]:
-    """Return the configuration and workload cut down until a training step needs at most `memory_bytes`.
+    """Return the configuration and workload, in fp32, cut down until a step needs at most `memory_bytes`.
 
     Cut, in this order: layers to 2, length to 128 and batch to 2, then vocabulary, length, and width with its
     heads by halves. The kind of every part, H / G and K stay.
@@ -77,6 +77,7 @@ def size_that_fits(
         return GPTConfig(**smaller), workload.with_(length=length)
 
     length = min(workload.length, config.block_size)
+    workload = Workload(workload.batch, length, "fp32")
     config, workload = cut(length)
     if fits():
         return config, workload

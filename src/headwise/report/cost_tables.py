@@ -73,7 +73,7 @@ def fit_lines(fits: Sequence[Fit], cost: Cost) -> Iterator[str]:
     rows = [("", f"longest T at B={w.batch}", f"largest B at T={w.length}")]
     rows += [(fit.purpose, _limit(fit.longest_context), _limit(fit.largest_batch)) for fit in fits]
     yield ""
-    yield f"What fits {say_bytes(fits[0].memory_bytes)}"
+    yield f"What fits {say_bytes(fits[0].memory_bytes)}, the model's own context aside"
     yield from _indented(aligned(rows))
 
 
