@@ -24,6 +24,9 @@ from headwise.model import GPT, GPTConfig
 MEMORY = 256 * 2**20
 """Bytes that a training step of the model built may need, unless more are allowed."""
 
+KEPT_TOLERANCE = 0.02
+"""What is kept is the same to the byte but for small masks, whose number is attention's own affair."""
+
 PEAK_TOLERANCE = 0.1
 """The peak depends on the order in which PyTorch frees tensors, so it is predicted within this share."""
 
@@ -163,7 +166,7 @@ def verify(config: GPTConfig, *, batch: int = 2, length: int | None = None) -> l
                 f"activation_bytes_{kind}",
                 training.activations(architecture, workload, tiled=tiled),
                 sum(tensor.untyped_storage().nbytes() for tensor in kept),
-                0.0,
+                KEPT_TOLERANCE,
                 "all that autograd keeps (saved-tensor hook)",
             )
         )

@@ -94,7 +94,8 @@ def check_lines(checks: Sequence[Check]) -> Iterator[str]:
     """Predicted beside measured, and how it was measured."""
     rows: list[tuple[str, ...]] = [("", "predicted", "measured", "", "how")]
     for check in checks:
-        within = f"{check.predicted / check.measured - 1:+.1%}" if check.tolerance else "equal"
+        same = check.predicted == check.measured
+        within = "equal" if same else f"{check.predicted / check.measured - 1:+.1%}"
         verdict = within if check.agrees else "DIFFERS"
         rows.append((check.cost, f"{check.predicted:,}", f"{check.measured:,}", verdict, check.how))
     yield from aligned(rows, left=(0, 4))
