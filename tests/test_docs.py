@@ -37,6 +37,7 @@ def test_there_are_commands_to_check() -> None:
         "compare",
         "walkthrough",
         "trace",
+        "cost",
     }
 
 
@@ -70,7 +71,11 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("path", [ROOT / "README.md", ROOT / "docs" / "guide.md"], ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path",
+    [ROOT / "README.md", ROOT / "docs" / "guide.md", ROOT / "docs" / "cost.md"],
+    ids=lambda path: path.name,
+)
 def test_the_python_in_the_documents_runs(
     path: Path, workspace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

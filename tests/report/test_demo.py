@@ -58,6 +58,8 @@ def test_the_page_holds_what_was_made(demo: tuple[Path, DemoSettings, Heard]) ->
         assert f"{variant['mean_loss']:.4f}" in shown
     for layer in range(4):
         assert f"layer {layer}" in shown
+    assert "What attention costs" in shown
+    assert "Its cache takes 262,144 bytes (256 KiB)" in shown  # 2 · 4 layers · 128 · 64 tokens · 4 bytes
     assert "<b>brown" not in shown  # the text is shown, not obeyed
     assert "://" not in shown.replace("http://www.w3.org/", "")  # nothing is fetched
 
@@ -110,7 +112,7 @@ def test_the_commands_on_the_page_parse_and_repeat_what_it_shows(
     shown = html.unescape(source)
     found = re.findall(r"<code>(headwise .*?)</code>", source, re.DOTALL)
     commands = [shlex.split(html.unescape(text)) for text in found]
-    assert {words[1] for words in commands} == {"train", "generate", "compare", "show", "demo"}
+    assert {words[1] for words in commands} == {"train", "generate", "compare", "show", "cost", "demo"}
     for words in commands:
         verb = words[1]
         app = typer.Typer()

@@ -20,6 +20,7 @@ VERBS = {
     "generate": "Continue a prompt with a trained model.",
     "compare": "Train variants under equal conditions and say whether the difference is real.",
     "show": "Draw what the heads of a trained model attend to.",
+    "cost": "What a model costs: parameters, memory, FLOPs; by formula and measured.",
     "walkthrough": "Multi-head attention step by step in NumPy, every array printed.",
     "trace": "Name the shape at every step of multi-head attention.",
 }

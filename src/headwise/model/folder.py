@@ -48,7 +48,7 @@ def load_model(folder: Path | str, device: str | torch.device = "cpu") -> tuple[
         ValueError: a file is damaged, of another version, or does not belong to the others.
     """
     folder = Path(folder)
-    config, tokenizer_hash = _read_config(folder)
+    config, tokenizer_hash = read_config(folder)
     tokenizer = Tokenizer.from_file(folder / "tokenizer.json")
     if tokenizer.hash != tokenizer_hash:
         raise ValueError(
@@ -112,7 +112,8 @@ def _read_tensors(path: Path) -> dict[str, Tensor]:
 _FILES = "config.json, model.safetensors and tokenizer.json"
 
 
-def _read_config(folder: Path) -> tuple[GPTConfig, str]:
+def read_config(folder: Path) -> tuple[GPTConfig, str]:
+    """Return the configuration of the model in `folder` and its tokenizer's hash; raises as `load_model`."""
     path = folder / "config.json"
     if not folder.is_dir():
         raise FileNotFoundError(f"no model folder at {folder}; `headwise train --out {folder}` makes one")

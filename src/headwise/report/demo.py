@@ -11,8 +11,12 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
+from headwise.cost import Workload, from_config, sweep_from
+from headwise.cost.cache import kv_cache_bytes, score_tensor_bytes
+from headwise.cost.numbers import say_bytes
 from headwise.model import GPT, PRESETS, generate, load_model
 from headwise.model.generation import GenerationOptions, default_prompt
+from headwise.report.cost_curves import cost_curves
 from headwise.report.curves import comparison_plot, loss_curves
 from headwise.report.figures import figure_svg
 from headwise.report.page import Attention, Comparison, ReportData, Sample, Step, write_report
@@ -119,6 +123,7 @@ def run_demo(out: Path, settings: DemoSettings, observer: Observer | None = None
             samples=_samples(model, tokenizer, _prompt(tokenizer, passage)),
             comparison=_comparison(comparison),
             attention=_attention(model, tokenizer, passage),
+            **_cost(model),
             steps=_steps(out, settings, tokenizer, passage),
         ),
     )
@@ -145,6 +150,18 @@ def _numbers(settings: DemoSettings, result: TrainResult, model: GPT, tokenizer:
             ("time in training steps", f"{result.seconds:.0f} s"),
         ],
         "parameters": model.parameters_by_part(),
+    }
+
+
+def _cost(model: GPT) -> dict[str, str]:
+    architecture = from_config(model.config)
+    workload = Workload(length=model.config.block_size, dtype="fp32")
+    cache = say_bytes(kv_cache_bytes(architecture, workload))
+    scores = say_bytes(score_tensor_bytes(architecture.layers[0].attention, workload))
+    return {
+        "cost_plot": figure_svg(cost_curves(sweep_from(architecture, workload))),
+        "cost_note": f"By formula, for this model and {workload.length} tokens in fp32. Its cache takes {cache}, "
+        f"the scores of one layer, if they are written out, {scores}.",
     }
 
 
@@ -244,6 +261,7 @@ def _steps(out: Path, settings: DemoSettings, tokenizer: Tokenizer, passage: lis
         Step(
             "Look at heads", command("show", out / "model", text=tokenizer.decode(passage), out="heads.png")
         ),
+        Step("What it costs", command("cost", out / "model") + " --verify"),
         Step(
             "Climb on",
             command("compare", **text, rungs=ladder, seeds=3),
