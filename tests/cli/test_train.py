@@ -17,6 +17,7 @@ from headwise.cli.train import train
 from headwise.model import load_model
 from headwise.training import Observer, RunConfig
 from headwise.training.config_file import fields
+from headwise.training.run_folder import CHANGEABLE
 
 SMALL = ["--n-layer", "1", "--n-head", "2", "--d-model", "16", "--block-size", "8", "--batch-size", "4"]
 SMALL += ["--max-steps", "6", "--eval-every", "3", "--device", "cpu"]
@@ -56,6 +57,12 @@ def test_the_fixed_options_are_there() -> None:
     parameters = inspect.signature(train).parameters
     for option in fixed.split():
         assert option.replace("-", "_") in parameters or option == "json"
+
+
+def test_the_help_names_the_fields_that_may_change_on_resume() -> None:
+    described = (inspect.getdoc(train) or "").partition("only some fields may change:")[2]
+    described = re.sub(r"\(.*?\)", "", described, flags=re.DOTALL)
+    assert sorted(re.findall(r"\w+", described)) == sorted(CHANGEABLE)
 
 
 def test_a_run_ends_with_one_json_object(headwise: Callable, text: Path) -> None:
@@ -104,6 +111,15 @@ def test_flags_replace_the_file_and_the_file_replaces_defaults(headwise: Callabl
     config = RunConfig.from_toml("run/config.toml")
     assert (config.training.max_steps, config.training.batch_size) == (3, 2)
     assert (config.model.n_layer, config.model.position, config.model.bias) == (1, "learned", False)
+
+
+def test_none_on_the_command_line_replaces_a_value_of_the_file(headwise: Callable, text: Path) -> None:
+    Path("c.toml").write_text("[model]\nn_kv_head = 1\n", encoding="utf-8")
+    done = headwise(
+        "train", "--config", "c.toml", "--n-kv-head", "none", "--data", text, *SMALL, "--out", "run", "-q"
+    )
+    assert done.code == 0, done.err
+    assert RunConfig.from_toml("run/config.toml").model.n_kv_head is None
 
 
 def test_without_out_each_run_gets_a_number(headwise: Callable, text: Path) -> None:

@@ -18,6 +18,7 @@ from torch import nn
 from headwise.model import GPT, GPTConfig, load_model, save_model
 from headwise.text import TokenFile
 from headwise.training import Interrupted, NonFiniteError, RunConfig, TrainResult, evaluate, loop, train
+from headwise.training.evaluation import Evaluation
 from headwise.training.loop import accumulate
 from headwise.training.run_folder import RunFolder
 
@@ -219,6 +220,14 @@ def test_a_loss_or_gradient_that_is_not_finite_stops_before_the_update(
     model, _ = load_model(run.folder)
     assert all(bool(p.isfinite().all()) for p in model.parameters())
     assert run.metrics[-1]["step"] == 4  # nothing of the bad step is logged
+
+
+def test_a_first_evaluation_that_is_not_finite_names_no_step_as_saved(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "evaluate_batches", lambda *_: Evaluation(math.inf, 1))
+    with pytest.raises(NonFiniteError, match="the validation loss of step 0 is inf; .* Nothing is saved yet"):
+        run.train()
 
 
 def test_an_absurd_learning_rate_ends_with_good_weights_on_disk(run: Any) -> None:

@@ -45,11 +45,12 @@ def given(flags: dict[str, Any]) -> dict[str, Any]:
     """
     values: dict[str, Any] = {}
     for name, value in flags.items():
+        if value is None:  # not given; a `none` that was given is still text here
+            continue
         if isinstance(value, str):
             with suppress(ValueError):
                 value = parse_value(name, value)
-        if value is not None:
-            values[name] = value
+        values[name] = value
     return values
 
 

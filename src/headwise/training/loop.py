@@ -326,9 +326,12 @@ class _Trainer:
 
     def _check_finite(self, what: str, value: float, step: int) -> None:
         if not math.isfinite(value):
+            kept = "Nothing is saved yet"
+            if self.saved is not None:
+                kept = f"{self.folder.path} keeps those of step {self.saved}"
             raise NonFiniteError(
                 f"the {what} of step {step} is {value}; stopped before it could harm the weights. "
-                f"{self.folder.path} keeps those of step {self.saved}; use a lower learning_rate or grad_clip"
+                f"{kept}; use a lower learning_rate or grad_clip"
             )
 
     def _tokens(self) -> int:
