@@ -94,7 +94,7 @@ def test_the_mode_comes_back_even_after_an_error() -> None:
 def test_bits_per_byte_divides_by_the_bytes_of_the_text(make_file: Callable, kind: str) -> None:
     tokenizer, tokens = make_file(kind)
     evaluation = evaluate(make_gpt(tokenizer.vocab_size), tokens)
-    first = len(tokenizer.piece(int(tokens.tokens[0])))
+    first = len(tokenizer.token_bytes(int(tokens.tokens[0])))
     size = len(TEXT.encode()) - first
     expected = evaluation.loss * (tokens.count - 1) / math.log(2) / size
     assert bits_per_byte(evaluation, tokens, tokenizer) == pytest.approx(expected)
