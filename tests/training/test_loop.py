@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from headwise.model import GPT, GPTConfig, load_model, save_model
-from headwise.text import TokenFile
+from headwise.text import TokenFile, open_prepared
 from headwise.training import Interrupted, NonFiniteError, RunConfig, TrainResult, evaluate, loop, train
 from headwise.training.evaluation import Evaluation
 from headwise.training.loop import accumulate
@@ -196,6 +196,41 @@ def test_without_validation_the_loss_is_none_and_the_last_weights_are_kept(
     assert "NaN" not in (run.folder / "metrics.jsonl").read_text() + (run.folder / "result.json").read_text()
 
 
+@pytest.mark.parametrize(
+    "given",
+    [{"early_stop_patience": 3}, {"eval_every": 2}, {"eval_batches": 2}],
+    ids=lambda given: next(iter(given)),
+)
+def test_what_is_said_about_evaluations_is_refused_where_the_text_is_too_short_for_them(
+    tmp_path: Path, given: dict[str, int]
+) -> None:
+    """As with validation_fraction=0, but known only once the text has been read."""
+    path = tmp_path / "short.txt"
+    path.write_text("abcdefghij" * 3)
+    common = {
+        "data": str(path),
+        "block_size": 8,
+        "d_model": 16,
+        "n_layer": 1,
+        "max_steps": 2,
+        "device": "cpu",
+    }
+    ((name, value),) = given.items()
+    with pytest.raises(
+        ValueError, match=f"{name}={value} needs held-out text, but the validation part .* has 3"
+    ):
+        train(RunConfig.from_toml(None, common | given), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    assert train(RunConfig.from_toml(None, common), tmp_path / "run").val_loss is None
+    with pytest.raises(ValueError, match=f"{name}={value} has no effect, as no text is held out"):
+        train(
+            RunConfig.from_toml(None, common | given),
+            tmp_path / "other",
+            prepared=open_prepared(tmp_path / "run" / "tokens"),
+        )
+    assert not (tmp_path / "other").exists()
+
+
 @pytest.mark.parametrize("what", ["loss", "gradient"])
 def test_a_loss_or_gradient_that_is_not_finite_stops_before_the_update(
     run: Any, monkeypatch: pytest.MonkeyPatch, what: str
@@ -258,9 +293,8 @@ def test_ctrl_c_finishes_the_step_saves_and_can_be_resumed(new_run: Callable[[st
 
     listener = run.Listener({4: ctrl_c})
     before = signal.getsignal(signal.SIGINT)
-    with pytest.raises(Interrupted, match="stopped after step 4; .* --resume") as caught:
+    with pytest.raises(Interrupted, match="stopped after step 4; .* --resume"):
         run.train(dropout=0.3, observer=listener)
-    assert caught.value.step == 4
     assert [s.step for s in listener.steps] == [1, 2, 3, 4]
     assert run.checkpoints[-1].name == "step-000004"
     assert signal.getsignal(signal.SIGINT) is before
@@ -339,7 +373,7 @@ def test_a_file_in_place_of_the_folder_is_refused(run: Any) -> None:
     ("content", "wanted"),
     [
         (b"", "empty"),
-        (b"abcdefgh", "the largest block_size that fits is 7"),
+        (b"abcdefgh", "has 7 tokens, but block_size 8 needs at least 9"),
         (b"ab\xff" * 50, "not UTF-8"),
         (None, "no file"),
     ],

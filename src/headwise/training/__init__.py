@@ -7,6 +7,7 @@ from headwise.lazy import lazy_exports
 if TYPE_CHECKING:
     from headwise.training.checkpoint import NonFiniteError as NonFiniteError
     from headwise.training.comparison import Comparison as Comparison
+    from headwise.training.comparison import check_comparison as check_comparison
     from headwise.training.comparison import compare as compare
     from headwise.training.comparison import variants as variants
     from headwise.training.config import DataConfig as DataConfig
@@ -25,7 +26,7 @@ __getattr__, __all__ = lazy_exports(
     __name__,
     {
         "headwise.training.checkpoint": ["NonFiniteError"],
-        "headwise.training.comparison": ["Comparison", "compare", "variants"],
+        "headwise.training.comparison": ["Comparison", "check_comparison", "compare", "variants"],
         "headwise.training.config": ["DataConfig", "RunConfig", "TrainingConfig"],
         "headwise.training.evaluation": ["Evaluation", "bits_per_byte", "evaluate"],
         "headwise.training.interrupt": ["Interrupted"],
