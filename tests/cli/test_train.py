@@ -189,12 +189,46 @@ def test_ctrl_c_exits_with_130_and_the_run_goes_on(
 
     with monkeypatch.context() as patch:
         patch.setattr("headwise.cli.progress.observer_for", lambda _: Impatient())
-        done = headwise("train", "--data", text, *SMALL, "--out", "run")
+        done = headwise("train", "--data", text, *SMALL, "--out", "run", "-q")
     assert done.code == 130
-    assert "stopped after step 4; run is saved and --resume goes on from there" in done.err
+    assert done.err == "headwise: stopped after step 4; run is saved and --resume goes on from there\n"
+    assert Path("run/loss.png").read_bytes().startswith(b"\x89PNG")
     done = headwise("train", "--resume", "--out", "run", "--json")
     assert "from step 4" in done.err
     assert last_object(done.out)["steps"] == 6
+
+
+def test_a_second_ctrl_c_also_says_how_to_go_on(
+    headwise: Callable, text: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Furious(Observer):
+        def on_step(self, step: Any) -> None:
+            for _ in range(2):
+                os.kill(os.getpid(), signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("headwise.cli.progress.observer_for", lambda _: Furious())
+        done = headwise("train", "--data", text, *SMALL, "--out", "run")
+    assert done.code == 130
+    assert done.err == "headwise: stopped at once; --resume goes on from the last checkpoint\n"
+    assert headwise("train", "--resume", "--out", "run", "-q").code == 0
+
+
+def test_a_run_that_went_wrong_leaves_its_plot(headwise: Callable, text: Path) -> None:
+    wild = ["--optimizer", "adamw", "--learning-rate", "1e30", "--warmup-steps", "0", "--max-steps", "50"]
+    done = headwise("train", "--data", text, *SMALL, *wild, "--out", "run")
+    assert done.code == 2
+    assert "is nan" in done.err or "is inf" in done.err
+    assert Path("run/loss.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_own_and_generated_options_name_their_types_alike(headwise: Callable) -> None:
+    for verb in ("train", "compare"):
+        shown = headwise(verb, "--help").out
+        assert "WHOLE" not in shown
+        assert "NUMBER" not in shown
+        assert "INTEGER" in shown
+        assert re.search(r"--tokenizer\s+\[char\|bpe\]", shown)
 
 
 def test_without_held_out_text_the_validation_loss_is_none(headwise: Callable, text: Path) -> None:
