@@ -225,10 +225,12 @@ def test_a_run_that_went_wrong_leaves_its_plot(headwise: Callable, text: Path) -
 def test_own_and_generated_options_name_their_types_alike(headwise: Callable) -> None:
     for verb in ("train", "compare"):
         shown = headwise(verb, "--help").out
-        assert "WHOLE" not in shown
-        assert "NUMBER" not in shown
-        assert "INTEGER" in shown
-        assert re.search(r"--tokenizer\s+\[char\|bpe\]", shown)
+        assert re.search(r"--out\s+<path>", shown)
+        assert re.search(r"--n-head\s+<int>", shown)
+        assert re.search(r"--dropout\s+<float>", shown)
+        assert re.search(r"--data\s+<str>", shown)
+        assert re.search(r"--tokenizer\s+<char\|bpe>", shown)
+        assert not re.search(r"--[\w-]+\s+[^<\w\s-]*[A-Z]{3,}\b", shown)
 
 
 def test_without_held_out_text_the_validation_loss_is_none(headwise: Callable, text: Path) -> None:

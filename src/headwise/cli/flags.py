@@ -77,9 +77,9 @@ def _flag(name: str, section: str, info: FieldInfo) -> inspect.Parameter:
 def _kind(annotation: Any) -> str:
     """What an option takes, in the words that typer has for options of its own."""
     if get_origin(annotation) is Literal:
-        return f"[{'|'.join(get_args(annotation))}]"
+        return f"<{'|'.join(get_args(annotation))}>"
     plain = next((kind for kind in get_args(annotation) if kind is not type(None)), annotation)
-    return {int: "INTEGER", float: "FLOAT"}.get(plain, "TEXT")
+    return f"<{plain.__name__}>"
 
 
 def _default(name: str, section: str, info: FieldInfo) -> str:

@@ -17,7 +17,7 @@ from headwise.cli.options import Json, Quiet
 def train(
     out: Annotated[
         Path | None,
-        typer.Option(metavar="RUN", help="Folder for the run. Default: runs/, then preset and a new number."),
+        typer.Option(help="Folder for the run. Default: runs/, then preset and a new number."),
     ] = None,
     resume: Annotated[
         bool,

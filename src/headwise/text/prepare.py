@@ -198,9 +198,7 @@ def _prepare(
 ) -> Prepared:
     """Find the tokens of a split text in `folder`, or make them."""
     seen = split.seen
-    kind, name = tokenizer, tokenizer
-    if isinstance(tokenizer, Tokenizer):
-        kind, name = tokenizer.kind, tokenizer.hash
+    kind = tokenizer.kind if isinstance(tokenizer, Tokenizer) else tokenizer
     if kind == "char":  # one token per character: known before any work
         lengths = {TRAIN: split.train_characters, VALIDATION: seen.characters - split.train_characters}
         split.check_lengths(lengths, block_size)
@@ -209,7 +207,7 @@ def _prepare(
         "text_hash": seen.sha256,
         "characters": seen.characters,
         "validation_fraction": split.validation_fraction,
-        "tokenizer": name,
+        "tokenizer": tokenizer.hash if isinstance(tokenizer, Tokenizer) else tokenizer,
         "vocab_size": vocab_size if tokenizer == "bpe" else None,
     }
     found = _reusable(folder, settings)
