@@ -23,7 +23,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Make:
         if count not in made:
             path = tmp_path_factory.getbasetemp() / f"{count}.tokens"
             write_tokens(path, [np.arange(count)], many)
-            made[count] = TokenFile.open(path)
+            made[count] = TokenFile(path)
         return made[count]
 
     return make

@@ -209,8 +209,8 @@ def test_tokens_are_made_once_and_checkpoints_of_finished_runs_go(
     heads: dict[str, RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = []
-    real = comparison.prepare
-    monkeypatch.setattr(comparison, "prepare", lambda *a, **k: calls.append(1) or real(*a, **k))
+    real = comparison.prepare_runs
+    monkeypatch.setattr(comparison, "prepare_runs", lambda *a, **k: calls.append(1) or real(*a, **k))
     compare(heads, tmp_path / "c", seeds=2)
     assert calls == [1]
     assert len(list((tmp_path / "c").rglob("train.tokens"))) == 1
@@ -223,13 +223,14 @@ def test_tokens_that_are_there_are_used(
 ) -> None:
     own = compare(heads, tmp_path / "own", seeds=1)
     prepared = prepare(open_corpus(str(text)), "char", tmp_path / "shared", block_size=8)
-    monkeypatch.setattr(comparison, "open_corpus", lambda _: pytest.fail("the text is read again"))
+    monkeypatch.setattr(Corpus, "chunks", lambda _: pytest.fail("the text is read again"))
     shared = compare(heads, tmp_path / "c", seeds=1, prepared=prepared)
     assert not (tmp_path / "c" / "tokens").exists()
     assert [v.losses for v in shared.variants] == [v.losses for v in own.variants]
     assert shared.prompt == own.prompt
     assert compare(heads, tmp_path / "c", seeds=1, prepared=prepared) == shared
 
+    monkeypatch.undo()
     other = prepare(Corpus.from_text(text.read_text("utf-8") * 2), "char", tmp_path / "other", block_size=8)
     with pytest.raises(ValueError, match="has changed since the run in .* began"):
         compare(heads, tmp_path / "c", seeds=2, prepared=other)

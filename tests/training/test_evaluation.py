@@ -24,7 +24,7 @@ def make_file(tmp_path: Path) -> Callable[[str, str], tuple[Tokenizer, TokenFile
     def make(kind: str, text: str = TEXT) -> tuple[Tokenizer, TokenFile]:
         tokenizer = Tokenizer.train(kind, [TEXT * 3], vocab_size=280)
         write_tokens(tmp_path / "t.tokens", [np.array(tokenizer.encode(text))], tokenizer)
-        return tokenizer, TokenFile.open(tmp_path / "t.tokens", tokenizer)
+        return tokenizer, TokenFile(tmp_path / "t.tokens", tokenizer)
 
     return make
 

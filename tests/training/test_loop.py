@@ -75,7 +75,7 @@ def test_a_run_leaves_a_model_folder_and_its_own_record(run: Any) -> None:
     assert RunFolder(run.folder).read_config() == run.config()
     model, tokenizer = load_model(run.folder)
     assert result.parameters == model.num_parameters()
-    tokens = TokenFile.open(run.folder / "tokens" / "validation.tokens", tokenizer)
+    tokens = TokenFile(run.folder / "tokens" / "validation.tokens", tokenizer)
     assert result.val_loss == evaluate(model, tokens).loss
     assert result.validation_tokens == tokens.count - 1
     assert result.tokens == 6 * 4 * 8

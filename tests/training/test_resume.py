@@ -43,7 +43,7 @@ def test_pieces_make_the_whole_bit_for_bit(
     options |= {"eval_every": eval_every, "checkpoint_every": checkpoint_every, "eval_batches": 3}
     straight, halves, quarters = new_run("straight"), new_run("halves"), new_run("quarters")
     result = straight.train(**options)
-    windows = (TokenFile.open(straight.folder / "tokens" / "train.tokens").count - 8) // 8
+    windows = (TokenFile(straight.folder / "tokens" / "train.tokens").count - 8) // 8
     assert straight.progress["position"] == 80 > 2 * windows
     assert 4 * 7 % windows  # an edge lies within a step
 

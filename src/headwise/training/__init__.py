@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from headwise.training.loop import train as train
     from headwise.training.metrics import read_metrics as read_metrics
     from headwise.training.observer import Observer as Observer
+    from headwise.training.run_data import prepare_runs as prepare_runs
     from headwise.training.run_folder import TrainResult as TrainResult
 
 __getattr__, __all__ = lazy_exports(
@@ -33,6 +34,7 @@ __getattr__, __all__ = lazy_exports(
         "headwise.training.loop": ["train"],
         "headwise.training.metrics": ["read_metrics"],
         "headwise.training.observer": ["Observer"],
+        "headwise.training.run_data": ["prepare_runs"],
         "headwise.training.run_folder": ["TrainResult"],
     },
 )

@@ -13,13 +13,13 @@ from typing import Any
 
 from headwise.files import write_json
 from headwise.model import generate, load_model
-from headwise.text import Prepared, open_corpus, prepare
+from headwise.text import Prepared
 from headwise.training.config import DataConfig, RunConfig
 from headwise.training.config_file import parse_value
 from headwise.training.loop import check_machine, train
 from headwise.training.metrics import read_metrics, tokens_per_second
 from headwise.training.observer import Observer
-from headwise.training.run_data import check_text
+from headwise.training.run_data import check_text, prepare_runs
 from headwise.training.run_folder import RunFolder, TrainResult
 from headwise.training.student_t import mean_interval
 
@@ -168,7 +168,7 @@ def compare(
     observer = observer or Observer()
     out = Path(out)
     plan = _plan(variants, out, seeds)
-    prepared = prepared or _prepare(variants, out)
+    prepared = prepared or prepare_runs(list(variants.values()), out / "tokens")
     if prepared.validation is None:
         data = next(iter(variants.values())).data.data
         raise ValueError(
@@ -277,18 +277,6 @@ def _plan(
     return plan
 
 
-def _prepare(variants: Mapping[str, RunConfig], out: Path) -> Prepared:
-    data = next(iter(variants.values())).data
-    return prepare(
-        open_corpus(data.data),
-        data.tokenizer,
-        out / "tokens",
-        block_size=max(config.model.block_size for config in variants.values()),
-        validation_fraction=data.validation_fraction,
-        vocab_size=data.vocab_size,
-    )
-
-
 def _with_seed(config: RunConfig, seed: int) -> RunConfig:
     return config.model_copy(update={"training": config.training.model_copy(update={"seed": seed})})
 
@@ -328,11 +316,15 @@ def _curve(folder: RunFolder, seed: int) -> Curve:
 
 
 def _notes_on_steps(results: Mapping[tuple[str, int], TrainResult]) -> list[str]:
-    steps = {result.steps for result in results.values()}
-    if len(steps) == 1 or not any(result.stopped_early for result in results.values()):
+    by_seed: dict[int, set[int]] = {}
+    for (_, seed), result in results.items():
+        by_seed.setdefault(seed, set()).add(result.steps)
+    equal = all(len(steps) == 1 for steps in by_seed.values())
+    if equal or not any(result.stopped_early for result in results.values()):
         return []
+    seen = set.union(*by_seed.values())
     return [
-        f"Early stopping ended runs after {min(steps)} to {max(steps)} steps, so the variants do not learn "
+        f"Early stopping ended runs after {min(seen)} to {max(seen)} steps, so the variants do not learn "
         "from the same batches."
     ]
 

@@ -32,7 +32,7 @@ from headwise.training.interrupt import Interrupted, deferred_interrupt
 from headwise.training.metrics import MetricsLog, tokens_per_second
 from headwise.training.observer import Observer, Observers, Start, Step, Validation
 from headwise.training.optimizer import Optimizer
-from headwise.training.run_data import check_identity, identity, prepare_run, reopen
+from headwise.training.run_data import check_identity, identity, prepare_runs, reopen
 from headwise.training.run_folder import RunFolder, TrainResult
 from headwise.training.tensorboard import TensorBoardLog, check_tensorboard
 
@@ -81,7 +81,7 @@ def train(
         prepared = prepared or reopen(config, folder, observer.on_message)
     else:
         folder.check_free()
-        prepared = prepared or prepare_run(config, folder)
+        prepared = prepared or prepare_runs([config], folder.tokens)
     idle = config.training.about_evaluations if prepared.validation is None else []
     if idle:
         raise ValueError(f"{', '.join(idle)} has no effect, as no text is held out for evaluations")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from headwise.text import Prepared, open_corpus, open_prepared, prepare
 from headwise.text.prepare import USUAL_FRACTION, TooShortError, survey
@@ -11,30 +12,31 @@ from headwise.training.config import RunConfig
 from headwise.training.run_folder import RunFolder
 
 
-def prepare_run(config: RunConfig, folder: RunFolder) -> Prepared:
-    """Read the text that `config.data` names and write its tokens into the run folder.
+def prepare_runs(configs: Sequence[RunConfig], folder: Path) -> Prepared:
+    """Turn the text of runs that share it into tokens in `folder`, or find them there.
 
     Raises:
-        ValueError: the text is missing, empty, too short for a block, or not UTF-8; or too short to hold some
-            of it out although the recipe says something about evaluations.
+        ValueError: the text is missing, empty, too short for the longest block, or not UTF-8; or too short to
+            hold some of it out although a recipe says something about evaluations.
+        OSError: it cannot be read, or the tokens not be written.
     """
-    data, asked = config.data, config.training.about_evaluations
-    fraction = data.validation_fraction
-    if fraction is None and asked:
-        fraction = USUAL_FRACTION  # and not, for a short text, none
+    data = configs[0].data
+    fraction, asked = data.validation_fraction, []
+    if fraction is None:
+        asked = list(dict.fromkeys(said for config in configs for said in config.training.about_evaluations))
     try:
         return prepare(
             open_corpus(data.data),
             data.tokenizer,
-            folder.tokens,
-            block_size=config.model.block_size,
-            validation_fraction=fraction,
+            folder,
+            block_size=max(config.model.block_size for config in configs),
+            validation_fraction=USUAL_FRACTION if asked else fraction,  # None would do without, if need be
             vocab_size=data.vocab_size,
         )
     except TooShortError as error:
-        if data.validation_fraction is None and asked:
-            raise ValueError(f"{', '.join(asked)} needs held-out text, but {error}") from error
-        raise
+        if not asked:
+            raise
+        raise ValueError(f"{', '.join(asked)} needs held-out text, but {error}") from error
 
 
 def reopen(config: RunConfig, folder: RunFolder, tell: Callable[[str], None]) -> Prepared:
