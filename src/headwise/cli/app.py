@@ -74,15 +74,13 @@ def _headwise(
 
 
 def main() -> None:
-    """Run the command line. User mistakes print one line to stderr and exit with 2.
+    """Run the command line. User mistakes print one line to stderr and exit with 2. A reader that has had
+    enough (`headwise … | head`) ends it silently with 1, which is typer's doing.
 
     Set HEADWISE_DEBUG=1 to see the traceback instead.
     """
     try:
         app()
-    except BrokenPipeError:  # `headwise … | head`: the reader has had enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
     except (ValueError, TypeError, OSError) as error:
         if os.environ.get("HEADWISE_DEBUG"):
             raise

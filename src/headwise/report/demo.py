@@ -153,15 +153,15 @@ def _numbers(settings: DemoSettings, result: TrainResult, model: GPT, tokenizer:
     }
 
 
-def _cost(model: GPT) -> dict[str, str]:
+def _cost(model: GPT) -> dict[str, Any]:
     architecture = from_config(model.config)
     workload = Workload(length=model.config.block_size, dtype="fp32")
     cache = say_bytes(kv_cache_bytes(architecture, workload))
     scores = say_bytes(score_tensor_bytes(architecture.layers[0].attention, workload))
     return {
         "cost_plot": figure_svg(cost_curves(sweep_from(architecture, workload))),
-        "cost_note": f"By formula, for this model and {workload.length} tokens in fp32. Its cache takes {cache}, "
-        f"the scores of one layer, if they are written out, {scores}.",
+        "cost_note": f"By formula, for this model and {workload.length} tokens in fp32. Its cache takes "
+        f"{cache}, the scores of one layer, if they are written out, {scores}.",
     }
 
 
