@@ -171,7 +171,7 @@ def test_a_full_disk_leaves_the_checkpoint_before_intact(
     def full(*_: Any, **__: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    target = {"model": "save_weights", "optimizer": "save_file", "state": "write_json"}[when]
+    target = {"model": "save_weights", "optimizer": "write_tensors", "state": "write_json"}[when]
     with monkeypatch.context() as patch, pytest.raises(OSError, match="No space left"):
         patch.setattr(checkpoints, target, full)
         save(2, keep=1)
