@@ -8,7 +8,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from headwise.cli.flags import Json, Quiet
+from headwise.cli.interrupts import interruptible
+from headwise.cli.options import Json, Quiet
 
 
 def demo(
@@ -34,12 +35,8 @@ def demo(
     from headwise.report.demo import DemoSettings, run_demo
 
     settings = DemoSettings(data, tokenizer, max_steps, compare_steps, seeds)
-    try:
+    with interruptible("stopped; the same command goes on from there"):
         page = run_demo(out, settings, observer_for(quiet))
-    except KeyboardInterrupt:
-        if not quiet:
-            typer.echo("stopped; the same command goes on from there", err=True)
-        raise typer.Exit(130) from None
     if not quiet:
         typer.echo(f"the report is {page.resolve()}")
     if as_json:

@@ -11,8 +11,6 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 import typer
 from pydantic.fields import FieldInfo
 
-from headwise.cli.options import Json as Json
-from headwise.cli.options import Quiet as Quiet
 from headwise.model.config import PRESETS
 from headwise.training.config_file import fields, parse_value
 

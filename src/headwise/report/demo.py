@@ -18,11 +18,21 @@ from headwise.model import GPT, PRESETS, generate, load_model
 from headwise.model.generation import GenerationOptions, default_prompt
 from headwise.report.cost_curves import cost_curves
 from headwise.report.curves import comparison_plot, loss_curves
-from headwise.report.figures import figure_svg
+from headwise.report.figures import figure_svg, save_figure
 from headwise.report.page import Attention, Comparison, ReportData, Sample, Step, write_report
-from headwise.text import TokenFile, Tokenizer, open_corpus, prepare
+from headwise.text import TokenFile, Tokenizer
 from headwise.training import Comparison as ComparisonResult
-from headwise.training import Observer, RunConfig, TrainResult, compare, read_metrics, train, variants
+from headwise.training import (
+    Observer,
+    RunConfig,
+    TrainResult,
+    check_comparison,
+    compare,
+    prepare_runs,
+    read_metrics,
+    train,
+    variants,
+)
 
 RUNGS = ["single-head", "multi-head"]
 PASSAGE_TOKENS = 48  # as many as can be read beside a map
@@ -77,8 +87,6 @@ def run_demo(out: Path, settings: DemoSettings, observer: Observer | None = None
         Interrupted: (a KeyboardInterrupt) Ctrl-C; what is done is kept.
     """
     observer = observer or Observer()
-    if settings.seeds < 1:
-        raise ValueError(f"seeds must be at least 1, got {settings.seeds}")
     common = {"data": settings.data, "tokenizer": settings.tokenizer}
     config = RunConfig.from_toml(
         overrides=common | {"max_steps": settings.max_steps, "eval_every": settings.eval_every}
@@ -88,13 +96,8 @@ def run_demo(out: Path, settings: DemoSettings, observer: Observer | None = None
         RUNGS,
         overrides=common | {"max_steps": settings.compare_steps, "eval_every": settings.compare_eval_every},
     )
-    prepared = prepare(
-        open_corpus(settings.data),
-        config.data.tokenizer,
-        out / "tokens",
-        block_size=config.model.block_size,
-        vocab_size=config.data.vocab_size,
-    )
+    check_comparison(rungs, out / "compare", seeds=settings.seeds)
+    prepared = prepare_runs([config, *rungs.values()], out / "tokens")
     if prepared.validation is None:
         raise ValueError(
             f"the text {settings.data!r} is too short to hold some of it out, which a demo needs; "
@@ -104,6 +107,8 @@ def run_demo(out: Path, settings: DemoSettings, observer: Observer | None = None
     observer.on_message("1 of 3: training a GPT")
     resume = (folder / "config.toml").exists()
     result = train(config, folder, resume=resume, observer=observer, prepared=prepared)
+    curves = loss_curves({"": read_metrics(folder)})
+    save_figure(curves, folder / "loss.png")
     observer.on_message("2 of 3: one head against several, under equal conditions")
     comparison = compare(rungs, out / "compare", seeds=settings.seeds, observer=observer, prepared=prepared)
     observer.on_message("3 of 3: writing, drawing every head, reporting")
@@ -118,7 +123,7 @@ def run_demo(out: Path, settings: DemoSettings, observer: Observer | None = None
             "was made on this machine and can be made again with the commands at the end.",
             **_numbers(settings, result, model, tokenizer),
             config=config.model.model_dump() | config.training.model_dump(),
-            loss_plot=figure_svg(loss_curves({"": read_metrics(folder)})),
+            loss_plot=figure_svg(curves),
             loss_note="Training loss: single batches. Validation loss: the same held-out batches each time.",
             samples=_samples(model, tokenizer, _prompt(tokenizer, passage)),
             comparison=_comparison(comparison),
