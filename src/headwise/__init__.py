@@ -1,4 +1,4 @@
-"""headwise: train multi-head attention, see what every head does, keep only what earns its cost."""
+"""headwise: train multi-head attention, see what every head does, know what it costs."""
 
 from typing import TYPE_CHECKING
 

@@ -85,9 +85,10 @@ def test_an_unknown_verb_is_refused(headwise: Callable) -> None:
     assert "trian" in done.err
 
 
-def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
-    command = f"{sys.executable} -m headwise walkthrough --words 'a b c d' | head -n 1"
+def test_a_closed_pipe_ends_silently_with_1(tmp_path: Path) -> None:
+    words = " ".join(map(str, range(60)))  # far more output than a pipe holds
+    command = f"{sys.executable} -m headwise walkthrough --words '{words}' --d-model 64 | head -n 1"
     done = subprocess.run(
         ["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, cwd=tmp_path
     )
-    assert "Traceback" not in done.stderr
+    assert (done.returncode, done.stdout, done.stderr) == (1, "T=60 words, H=2 heads\n", "")

@@ -88,9 +88,12 @@ def test_ctrl_c_exits_with_130_and_the_same_command_goes_on(
     command = ["compare", "--vary", "n_head=1,2", "--data", text, *SMALL, "--seeds", "1"]
     with monkeypatch.context() as patch:
         patch.setattr("headwise.cli.progress.observer_for", lambda _: Impatient())
-        done = headwise(*command)
+        done = headwise(*command, "-q")
     assert done.code == 130
-    assert "keeps what is done, and the same command goes on from there" in done.err
+    out = Path("runs/compare-n_head-1-2")
+    assert done.err == (
+        f"headwise: stopped; {out} keeps what is done, and the same command goes on from there\n"
+    )
     done = headwise(*command)
     assert done.code == 0
     assert "from step 3" in done.err  # the second run; the first is not run again

@@ -17,6 +17,7 @@ from headwise.cli.train import train
 from headwise.model import load_model
 from headwise.training import Observer, RunConfig
 from headwise.training.config_file import fields
+from headwise.training.run_folder import CHANGEABLE
 
 SMALL = ["--n-layer", "1", "--n-head", "2", "--d-model", "16", "--block-size", "8", "--batch-size", "4"]
 SMALL += ["--max-steps", "6", "--eval-every", "3", "--device", "cpu"]
@@ -56,6 +57,12 @@ def test_the_fixed_options_are_there() -> None:
     parameters = inspect.signature(train).parameters
     for option in fixed.split():
         assert option.replace("-", "_") in parameters or option == "json"
+
+
+def test_the_help_names_the_fields_that_may_change_on_resume() -> None:
+    described = (inspect.getdoc(train) or "").partition("only some fields may change:")[2]
+    described = re.sub(r"\(.*?\)", "", described, flags=re.DOTALL)
+    assert sorted(re.findall(r"\w+", described)) == sorted(CHANGEABLE)
 
 
 def test_a_run_ends_with_one_json_object(headwise: Callable, text: Path) -> None:
@@ -104,6 +111,15 @@ def test_flags_replace_the_file_and_the_file_replaces_defaults(headwise: Callabl
     config = RunConfig.from_toml("run/config.toml")
     assert (config.training.max_steps, config.training.batch_size) == (3, 2)
     assert (config.model.n_layer, config.model.position, config.model.bias) == (1, "learned", False)
+
+
+def test_none_on_the_command_line_replaces_a_value_of_the_file(headwise: Callable, text: Path) -> None:
+    Path("c.toml").write_text("[model]\nn_kv_head = 1\n", encoding="utf-8")
+    done = headwise(
+        "train", "--config", "c.toml", "--n-kv-head", "none", "--data", text, *SMALL, "--out", "run", "-q"
+    )
+    assert done.code == 0, done.err
+    assert RunConfig.from_toml("run/config.toml").model.n_kv_head is None
 
 
 def test_without_out_each_run_gets_a_number(headwise: Callable, text: Path) -> None:
@@ -173,12 +189,48 @@ def test_ctrl_c_exits_with_130_and_the_run_goes_on(
 
     with monkeypatch.context() as patch:
         patch.setattr("headwise.cli.progress.observer_for", lambda _: Impatient())
-        done = headwise("train", "--data", text, *SMALL, "--out", "run")
+        done = headwise("train", "--data", text, *SMALL, "--out", "run", "-q")
     assert done.code == 130
-    assert "stopped after step 4; run is saved and --resume goes on from there" in done.err
+    assert done.err == "headwise: stopped after step 4; run is saved and --resume goes on from there\n"
+    assert Path("run/loss.png").read_bytes().startswith(b"\x89PNG")
     done = headwise("train", "--resume", "--out", "run", "--json")
     assert "from step 4" in done.err
     assert last_object(done.out)["steps"] == 6
+
+
+def test_a_second_ctrl_c_also_says_how_to_go_on(
+    headwise: Callable, text: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Furious(Observer):
+        def on_step(self, step: Any) -> None:
+            for _ in range(2):
+                os.kill(os.getpid(), signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("headwise.cli.progress.observer_for", lambda _: Furious())
+        done = headwise("train", "--data", text, *SMALL, "--out", "run")
+    assert done.code == 130
+    assert done.err == "headwise: stopped at once; --resume goes on from the last checkpoint\n"
+    assert headwise("train", "--resume", "--out", "run", "-q").code == 0
+
+
+def test_a_run_that_went_wrong_leaves_its_plot(headwise: Callable, text: Path) -> None:
+    wild = ["--optimizer", "adamw", "--learning-rate", "1e30", "--warmup-steps", "0", "--max-steps", "50"]
+    done = headwise("train", "--data", text, *SMALL, *wild, "--out", "run")
+    assert done.code == 2
+    assert "is nan" in done.err or "is inf" in done.err
+    assert Path("run/loss.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_own_and_generated_options_name_their_types_alike(headwise: Callable) -> None:
+    for verb in ("train", "compare"):
+        shown = headwise(verb, "--help").out
+        assert re.search(r"--out\s+<path>", shown)
+        assert re.search(r"--n-head\s+<int>", shown)
+        assert re.search(r"--dropout\s+<float>", shown)
+        assert re.search(r"--data\s+<str>", shown)
+        assert re.search(r"--tokenizer\s+<char\|bpe>", shown)
+        assert not re.search(r"--[\w-]+\s+[^<\w\s-]*[A-Z]{3,}\b", shown)
 
 
 def test_without_held_out_text_the_validation_loss_is_none(headwise: Callable, text: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from headwise.model import PRESETS, GPTConfig, ModelSettings
+from headwise.model import GPT, PRESETS, GPTConfig, ModelSettings
 
 
 @pytest.mark.parametrize(
@@ -21,6 +21,8 @@ from headwise.model import PRESETS, GPTConfig, ModelSettings
         ({"mlp": "none", "d_ff": 7}, "d_ff=7 has no effect"),
         ({"n_layer": 0, "position": "none", "n_head": 2}, "n_layer=0 leaves nothing for n_head"),
         ({"n_layer": 0}, "position=rotary"),
+        ({"n_layer": 0, "position": "none", "norm": "rms", "bias": True}, "nothing for bias"),
+        ({"n_layer": 0, "position": "none", "norm": "none", "bias": True}, "nothing for bias"),
         ({"dropout": 1.0}, "less than 1"),
         ({"block_size": 0}, "greater than or equal to 1"),
         ({"heads": 4}, "Extra inputs are not permitted"),
@@ -36,6 +38,12 @@ def test_all_problems_are_listed_at_once() -> None:
         ModelSettings(d_model=10, n_head=4, n_kv_head=3)
     assert "head counts that fit" in str(caught.value)
     assert "key/value heads" in str(caught.value)
+
+
+def test_without_layers_the_last_layer_norm_still_has_a_bias() -> None:
+    settings = ModelSettings(n_layer=0, position="none", norm="layer", bias=True)
+    names = dict(GPT(GPTConfig(vocab_size=3, **settings.model_dump())).named_parameters())
+    assert "final_norm.bias" in names
 
 
 def test_a_free_head_width_needs_no_division() -> None:

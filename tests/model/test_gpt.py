@@ -204,7 +204,9 @@ def test_the_cache_counts_towards_block_size(make_gpt: Make) -> None:
         model(torch.zeros(1, 3, dtype=torch.int64), cache=cache)
 
 
-@pytest.mark.parametrize("preset", ["gpt", "gpt2", "residual"])
+@pytest.mark.parametrize(
+    "preset", [preset for preset in PRESETS if PRESETS[preset].n_head > 1 and PRESETS[preset].n_layer]
+)
 @pytest.mark.parametrize("n_kv_head", [4, 2, 1])
 @pytest.mark.parametrize("pieces", [[8], [1] * 8, [2, 1, 5], [7, 1], [3, 3, 2]], ids=str)
 def test_cached_equals_uncached_at_every_position(

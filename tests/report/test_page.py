@@ -90,6 +90,8 @@ def data(causal_weights: Callable) -> ReportData:
         config={"n_head": 3, "d_ff": None, "note": "</script>"},
         loss_plot=plot(),
         loss_note="lower is better",
+        cost_plot=plot(),
+        cost_note="memory & <numbers>",
         samples=[Sample("<u>text\n  two", "prompt </pre>", "temperature <0.8>")],
         comparison=Comparison(
             ["variant", "loss"],
@@ -116,6 +118,7 @@ def test_the_page_is_well_formed_and_has_every_section(data: ReportData) -> None
         "What it writes",
         "Comparison",
         "What every head looks at",
+        "What attention costs",
         "Repeat it",
     ]
     assert read.text("h2") == headings
@@ -214,8 +217,12 @@ def test_plots_take_the_colours_of_the_page_and_keep_apart(data: ReportData) -> 
     html = render_report(data)
     read = Page(html)
     pictures = read.named("svg")
-    assert len(pictures) == 2
-    assert [p["aria-label"] for p in pictures] == ["Loss by training step", "Comparison of the variants"]
+    assert len(pictures) == 3
+    assert [p["aria-label"] for p in pictures] == [
+        "Loss by training step",
+        "Comparison of the variants",
+        "Costs by heads and length",
+    ]
     assert all(p["role"] == "img" and p.get("viewbox") and "width" not in p for p in pictures)
     assert len(read.named("style")) == 1, "a plot's own style would restyle the page"
     ids = [attributes["id"] for _, attributes in read.elements if "id" in attributes]

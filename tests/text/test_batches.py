@@ -23,7 +23,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Make:
         if count not in made:
             path = tmp_path_factory.getbasetemp() / f"{count}.tokens"
             write_tokens(path, [np.arange(count)], many)
-            made[count] = TokenFile.open(path)
+            made[count] = TokenFile(path)
         return made[count]
 
     return make
@@ -101,7 +101,6 @@ def test_every_phase_is_used(files: Make) -> None:
 def test_positions_count_windows(files: Make) -> None:
     batches = Batches(files(100), 8, 3, seed=0)
     assert batches.windows_per_epoch == 11
-    assert [batches.epoch_of(position) for position in (0, 10, 11, 22)] == [0, 0, 1, 2]
     assert torch.equal(batches.at(0)[0][1:], batches.at(1)[0][:2])
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from headwise.text import Corpus, Prepared, Tokenizer, prepare
+from headwise.text import Corpus, Prepared, Tokenizer, open_prepared, prepare
 from headwise.text.prepare import survey
 
 TEXT = "나는 학교에 버스로 갔다. The bus was late, as ever.\n" * 40
@@ -275,6 +275,45 @@ def test_the_description_says_what_the_folder_holds(tmp_path: Path) -> None:
         "train": len(TEXT) * 9 // 10,
         "validation": len(TEXT) - len(TEXT) * 9 // 10,
     }
+
+
+@pytest.mark.parametrize("fraction", [0.1, 0.0])
+def test_prepared_tokens_can_be_opened_without_their_text(fraction: float, tmp_path: Path) -> None:
+    made = prepare(Corpus.from_text(TEXT), "bpe", tmp_path, block_size=8, validation_fraction=fraction)
+    found = open_prepared(tmp_path)
+    assert _decoded(found) == _decoded(made)
+    assert (found.validation is None) == (fraction == 0)
+    assert (found.characters, found.text_hash, found.reused) == (made.characters, made.text_hash, True)
+    assert found.tokenizer.hash == made.tokenizer.hash
+
+
+@pytest.mark.parametrize("name", ["corpus.json", "tokenizer.json", "train.tokens", "validation.tokens"])
+def test_opening_names_what_is_missing_or_damaged(name: str, tmp_path: Path) -> None:
+    prepare(Corpus.from_text(TEXT), "char", tmp_path, block_size=8)
+    path = tmp_path / name
+    path.write_bytes(path.read_bytes()[:-3])
+    with pytest.raises(ValueError, match=f"{name} is damaged"):
+        open_prepared(tmp_path)
+    path.unlink()
+    with pytest.raises(FileNotFoundError, match=name):
+        open_prepared(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "wanted"),
+    [
+        ("[]", "corpus.json is damaged: it should hold one JSON object"),
+        ("{}", "corpus.json is damaged: it lacks 'validation_fraction'"),
+        ('{"validation_fraction": 0.1, "tokens": {"train": 1}}', "corpus.json does not belong to"),
+    ],
+)
+def test_a_description_that_is_not_that_of_the_files_is_refused(
+    content: str, wanted: str, tmp_path: Path
+) -> None:
+    prepare(Corpus.from_text(TEXT), "char", tmp_path, block_size=8)
+    (tmp_path / "corpus.json").write_text(content)
+    with pytest.raises(ValueError, match=wanted):
+        open_prepared(tmp_path)
 
 
 # Errors on the way

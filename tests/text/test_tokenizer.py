@@ -42,7 +42,9 @@ def test_the_character_vocabulary_is_the_sorted_alphabet() -> None:
 
 
 def test_bpe_has_every_byte_and_no_prefix_space(bpe: Tokenizer) -> None:
-    assert {bpe.piece(index) for index in range(bpe.vocab_size)} >= {bytes([byte]) for byte in range(256)}
+    assert {bpe.token_bytes(index) for index in range(bpe.vocab_size)} >= {
+        bytes([byte]) for byte in range(256)
+    }
     assert bpe.alphabet is None
     assert bpe.decode(bpe.encode("x")) == "x"
     assert len(bpe.encode("\x00")) == 1

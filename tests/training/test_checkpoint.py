@@ -18,7 +18,7 @@ from headwise.model.folder import load_weights
 from headwise.training import NonFiniteError, TrainingConfig
 from headwise.training import checkpoint as checkpoints
 from headwise.training.checkpoint import (
-    Progress,
+    TrainingState,
     load_optimizer,
     newest_checkpoint,
     random_state,
@@ -44,13 +44,13 @@ def save(model: GPT, tmp_path: Path) -> Callable[..., Path]:
     def save(step: int, keep: int = 9) -> Path:
         with torch.no_grad():
             model.head.weight.fill_(step)
-        progress = Progress(step=step, best_loss=1 / 3, random=random_state(torch.device("cpu")))
+        progress = TrainingState(step=step, best_loss=1 / 3, random=random_state(torch.device("cpu")))
         return save_checkpoint(tmp_path, progress, model, optimizer, keep=keep)
 
     return save
 
 
-def find(folder: Path) -> tuple[tuple[Path, Progress] | None, list[str]]:
+def find(folder: Path) -> tuple[tuple[Path, TrainingState] | None, list[str]]:
     told: list[str] = []
     return newest_checkpoint(folder, told.append), told
 
@@ -171,7 +171,7 @@ def test_a_full_disk_leaves_the_checkpoint_before_intact(
     def full(*_: Any, **__: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    target = {"model": "save_weights", "optimizer": "save_file", "state": "write_json"}[when]
+    target = {"model": "save_weights", "optimizer": "write_tensors", "state": "write_json"}[when]
     with monkeypatch.context() as patch, pytest.raises(OSError, match="No space left"):
         patch.setattr(checkpoints, target, full)
         save(2, keep=1)

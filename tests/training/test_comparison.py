@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 
 from headwise.model import load_model
-from headwise.training import Interrupted, RunConfig, compare, comparison, variants
+from headwise.text import Corpus, open_corpus, prepare
+from headwise.training import Interrupted, RunConfig, check_comparison, compare, comparison, variants
 from headwise.training.comparison import conclude
 from headwise.training.config_file import write_config
 from headwise.training.metrics import read_metrics
 from headwise.training.run_folder import RunFolder
-from headwise.training.statistics import mean_interval
+from headwise.training.student_t import mean_interval
 
 
 @pytest.fixture
@@ -200,7 +201,7 @@ def test_runs_on_a_changed_text_are_not_mixed_in(tiny: Callable[..., RunConfig],
     pair = {f"n_head={n}": tiny(n_head=n, data=str(path)) for n in (1, 2)}
     compare(pair, tmp_path / "c", seeds=1)
     path.write_text("abcdefghij" * 41)
-    with pytest.raises(ValueError, match="runs on another text"):
+    with pytest.raises(ValueError, match="has changed since the run in .*seed-0 began"):
         compare(pair, tmp_path / "c", seeds=2)
 
 
@@ -208,13 +209,67 @@ def test_tokens_are_made_once_and_checkpoints_of_finished_runs_go(
     heads: dict[str, RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = []
-    real = comparison.prepare
-    monkeypatch.setattr(comparison, "prepare", lambda *a, **k: calls.append(1) or real(*a, **k))
+    real = comparison.prepare_runs
+    monkeypatch.setattr(comparison, "prepare_runs", lambda *a, **k: calls.append(1) or real(*a, **k))
     compare(heads, tmp_path / "c", seeds=2)
     assert calls == [1]
     assert len(list((tmp_path / "c").rglob("train.tokens"))) == 1
     assert list((tmp_path / "c").rglob("checkpoints")) == []
     assert len(list((tmp_path / "c").rglob("model.safetensors"))) == 4
+
+
+def test_tokens_that_are_there_are_used(
+    heads: dict[str, RunConfig], tmp_path: Path, text: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = compare(heads, tmp_path / "own", seeds=1)
+    prepared = prepare(open_corpus(str(text)), "char", tmp_path / "shared", block_size=8)
+    monkeypatch.setattr(Corpus, "chunks", lambda _: pytest.fail("the text is read again"))
+    shared = compare(heads, tmp_path / "c", seeds=1, prepared=prepared)
+    assert not (tmp_path / "c" / "tokens").exists()
+    assert [v.losses for v in shared.variants] == [v.losses for v in own.variants]
+    assert shared.prompt == own.prompt
+    assert compare(heads, tmp_path / "c", seeds=1, prepared=prepared) == shared
+
+    monkeypatch.undo()
+    other = prepare(Corpus.from_text(text.read_text("utf-8") * 2), "char", tmp_path / "other", block_size=8)
+    with pytest.raises(ValueError, match="has changed since the run in .* began"):
+        compare(heads, tmp_path / "c", seeds=2, prepared=other)
+    assert not list((tmp_path / "c").rglob("seed-1"))
+    whole = prepare(Corpus.from_text("ab" * 50), "char", tmp_path / "w", block_size=8, validation_fraction=0)
+    with pytest.raises(ValueError, match="needs held-out text"):
+        compare(heads, tmp_path / "d", seeds=1, prepared=whole)
+
+
+def test_a_comparison_reads_its_text_no_more_than_it_must(
+    heads: dict[str, RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once to know it and once to encode it; to see that it is still the same, once."""
+    readings: list[str] = []
+    real = Corpus.chunks
+    monkeypatch.setattr(Corpus, "chunks", lambda corpus: readings.append(corpus.name) or real(corpus))
+    compare(heads, tmp_path / "c", seeds=1)
+    assert len(readings) == 2
+    compare(heads, tmp_path / "c", seeds=1)
+    assert len(readings) == 3
+
+
+def test_a_comparison_can_be_checked_before_anything_is_read_or_run(
+    heads: dict[str, RunConfig], tiny: Callable[..., RunConfig], tmp_path: Path
+) -> None:
+    nowhere = {f"n_head={n}": tiny(n_head=n, data="nowhere.txt") for n in (1, 2)}
+    check_comparison(nowhere, tmp_path / "c", seeds=2)
+    assert not (tmp_path / "c").exists()
+    for wrong, seeds, wanted in (
+        ({"a": tiny()}, 1, "at least two variants"),
+        (heads, 0, "seeds must be at least 1"),
+        ({"a": tiny(), "b": tiny(seed=1)}, 1, "same first seed"),
+        ({"a": tiny(), "b": tiny(device="quantum")}, 1, "'quantum' is not one of"),
+    ):
+        with pytest.raises(ValueError, match=wanted):
+            check_comparison(wrong, tmp_path / "c", seeds=seeds)
+    compare(heads, tmp_path / "c", seeds=1)
+    with pytest.raises(ValueError, match="with other settings"):
+        check_comparison({name: tiny(n_head=int(name[-1]), max_steps=8) for name in heads}, tmp_path / "c")
 
 
 @pytest.mark.parametrize(
@@ -251,6 +306,19 @@ def test_unequal_conditions_are_noted(tiny: Callable[..., RunConfig], tmp_path: 
     notes = compare(unequal, tmp_path / "c", seeds=2).notes
     assert notes[0] == "batch_size differs, so the variants do not learn from the same batches."
     assert "among 2 pairs" in notes[1]
+
+
+def test_early_stopping_at_different_steps_is_noted(tiny: Callable[..., RunConfig], tmp_path: Path) -> None:
+    common = {"early_stop_patience": 1, "eval_every": 1, "max_steps": 12, "schedule": "constant"}
+    wild = {"learning_rate": 0.5, "matrix_learning_rate": 0.5}
+    notes = compare({"calm": tiny(**common), "wild": tiny(**common, **wild)}, tmp_path / "c", seeds=1).notes
+    runs = [RunFolder(tmp_path / "c" / "runs" / name / "seed-0").read_result() for name in ("calm", "wild")]
+    few, many = sorted(run.steps for run in runs if run)
+    assert few < many
+    assert notes == [
+        f"Early stopping ended runs after {few} to {many} steps, so the variants do not learn from the same "
+        "batches."
+    ]
 
 
 def test_the_table_has_a_row_for_each_variant(heads: dict[str, RunConfig], tmp_path: Path) -> None:

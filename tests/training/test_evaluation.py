@@ -24,7 +24,7 @@ def make_file(tmp_path: Path) -> Callable[[str, str], tuple[Tokenizer, TokenFile
     def make(kind: str, text: str = TEXT) -> tuple[Tokenizer, TokenFile]:
         tokenizer = Tokenizer.train(kind, [TEXT * 3], vocab_size=280)
         write_tokens(tmp_path / "t.tokens", [np.array(tokenizer.encode(text))], tokenizer)
-        return tokenizer, TokenFile.open(tmp_path / "t.tokens", tokenizer)
+        return tokenizer, TokenFile(tmp_path / "t.tokens", tokenizer)
 
     return make
 
@@ -94,7 +94,7 @@ def test_the_mode_comes_back_even_after_an_error() -> None:
 def test_bits_per_byte_divides_by_the_bytes_of_the_text(make_file: Callable, kind: str) -> None:
     tokenizer, tokens = make_file(kind)
     evaluation = evaluate(make_gpt(tokenizer.vocab_size), tokens)
-    first = len(tokenizer.piece(int(tokens.tokens[0])))
+    first = len(tokenizer.token_bytes(int(tokens.tokens[0])))
     size = len(TEXT.encode()) - first
     expected = evaluation.loss * (tokens.count - 1) / math.log(2) / size
     assert bits_per_byte(evaluation, tokens, tokenizer) == pytest.approx(expected)

@@ -16,8 +16,9 @@ from safetensors.torch import load_file
 from torch import nn
 
 from headwise.model import GPT, GPTConfig, load_model, save_model
-from headwise.text import TokenFile
+from headwise.text import TokenFile, open_prepared
 from headwise.training import Interrupted, NonFiniteError, RunConfig, TrainResult, evaluate, loop, train
+from headwise.training.evaluation import Evaluation
 from headwise.training.loop import accumulate
 from headwise.training.run_folder import RunFolder
 
@@ -74,7 +75,7 @@ def test_a_run_leaves_a_model_folder_and_its_own_record(run: Any) -> None:
     assert RunFolder(run.folder).read_config() == run.config()
     model, tokenizer = load_model(run.folder)
     assert result.parameters == model.num_parameters()
-    tokens = TokenFile.open(run.folder / "tokens" / "validation.tokens", tokenizer)
+    tokens = TokenFile(run.folder / "tokens" / "validation.tokens", tokenizer)
     assert result.val_loss == evaluate(model, tokens).loss
     assert result.validation_tokens == tokens.count - 1
     assert result.tokens == 6 * 4 * 8
@@ -195,6 +196,41 @@ def test_without_validation_the_loss_is_none_and_the_last_weights_are_kept(
     assert "NaN" not in (run.folder / "metrics.jsonl").read_text() + (run.folder / "result.json").read_text()
 
 
+@pytest.mark.parametrize(
+    "given",
+    [{"early_stop_patience": 3}, {"eval_every": 2}, {"eval_batches": 2}],
+    ids=lambda given: next(iter(given)),
+)
+def test_what_is_said_about_evaluations_is_refused_where_the_text_is_too_short_for_them(
+    tmp_path: Path, given: dict[str, int]
+) -> None:
+    """As with validation_fraction=0, but known only once the text has been read."""
+    path = tmp_path / "short.txt"
+    path.write_text("abcdefghij" * 3)
+    common = {
+        "data": str(path),
+        "block_size": 8,
+        "d_model": 16,
+        "n_layer": 1,
+        "max_steps": 2,
+        "device": "cpu",
+    }
+    ((name, value),) = given.items()
+    with pytest.raises(
+        ValueError, match=f"{name}={value} needs held-out text, but the validation part .* has 3"
+    ):
+        train(RunConfig.from_toml(None, common | given), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    assert train(RunConfig.from_toml(None, common), tmp_path / "run").val_loss is None
+    with pytest.raises(ValueError, match=f"{name}={value} has no effect, as no text is held out"):
+        train(
+            RunConfig.from_toml(None, common | given),
+            tmp_path / "other",
+            prepared=open_prepared(tmp_path / "run" / "tokens"),
+        )
+    assert not (tmp_path / "other").exists()
+
+
 @pytest.mark.parametrize("what", ["loss", "gradient"])
 def test_a_loss_or_gradient_that_is_not_finite_stops_before_the_update(
     run: Any, monkeypatch: pytest.MonkeyPatch, what: str
@@ -219,6 +255,14 @@ def test_a_loss_or_gradient_that_is_not_finite_stops_before_the_update(
     model, _ = load_model(run.folder)
     assert all(bool(p.isfinite().all()) for p in model.parameters())
     assert run.metrics[-1]["step"] == 4  # nothing of the bad step is logged
+
+
+def test_a_first_evaluation_that_is_not_finite_names_no_step_as_saved(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "evaluate_batches", lambda *_: Evaluation(math.inf, 1))
+    with pytest.raises(NonFiniteError, match="the validation loss of step 0 is inf; .* Nothing is saved yet"):
+        run.train()
 
 
 def test_an_absurd_learning_rate_ends_with_good_weights_on_disk(run: Any) -> None:
@@ -249,9 +293,8 @@ def test_ctrl_c_finishes_the_step_saves_and_can_be_resumed(new_run: Callable[[st
 
     listener = run.Listener({4: ctrl_c})
     before = signal.getsignal(signal.SIGINT)
-    with pytest.raises(Interrupted, match="stopped after step 4; .* --resume") as caught:
+    with pytest.raises(Interrupted, match="stopped after step 4; .* --resume"):
         run.train(dropout=0.3, observer=listener)
-    assert caught.value.step == 4
     assert [s.step for s in listener.steps] == [1, 2, 3, 4]
     assert run.checkpoints[-1].name == "step-000004"
     assert signal.getsignal(signal.SIGINT) is before
@@ -330,7 +373,7 @@ def test_a_file_in_place_of_the_folder_is_refused(run: Any) -> None:
     ("content", "wanted"),
     [
         (b"", "empty"),
-        (b"abcdefgh", "the largest block_size that fits is 7"),
+        (b"abcdefgh", "has 7 tokens, but block_size 8 needs at least 9"),
         (b"ab\xff" * 50, "not UTF-8"),
         (None, "no file"),
     ],

@@ -20,6 +20,7 @@ VERBS = {
     "generate": "Continue a prompt with a trained model.",
     "compare": "Train variants under equal conditions and say whether the difference is real.",
     "show": "Draw what the heads of a trained model attend to, or what a mask lets them see.",
+    "cost": "What a model costs: parameters, memory, FLOPs; by formula and measured.",
     "walkthrough": "Multi-head attention step by step in NumPy, every array printed.",
     "trace": "Name the shape at every step of multi-head attention.",
 }
@@ -69,19 +70,17 @@ def _headwise(
         False, "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
     ),
 ) -> None:
-    """Train multi-head attention, see what every head does, keep only what earns its cost."""
+    """Train multi-head attention, see what every head does, know what it costs."""
 
 
 def main() -> None:
-    """Run the command line. User mistakes print one line to stderr and exit with 2.
+    """Run the command line. User mistakes print one line to stderr and exit with 2. A reader that has had
+    enough (`headwise … | head`) ends it silently with 1, which is typer's doing.
 
     Set HEADWISE_DEBUG=1 to see the traceback instead.
     """
     try:
         app()
-    except BrokenPipeError:  # `headwise … | head`: the reader has had enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
     except (ValueError, TypeError, OSError) as error:
         if os.environ.get("HEADWISE_DEBUG"):
             raise

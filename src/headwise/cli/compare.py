@@ -8,7 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from headwise.cli.flags import Config, Json, Quiet, config_flags, given
+from headwise.cli.flags import Config, config_flags, given
+from headwise.cli.interrupts import interruptible
+from headwise.cli.options import Json, Quiet
 
 
 @config_flags
@@ -50,14 +52,8 @@ def compare(
 
     from headwise.cli.progress import observer_for
 
-    try:
+    with interruptible(f"stopped; {out} keeps what is done, and the same command goes on from there"):
         comparison = run(configs, out, seeds=seeds, observer=observer_for(quiet))
-    except KeyboardInterrupt:
-        if not quiet:
-            typer.echo(
-                f"stopped; {out} keeps what is done, and the same command goes on from there", err=True
-            )
-        raise typer.Exit(130) from None
 
     from headwise.report.curves import comparison_plot
     from headwise.report.figures import save_figure

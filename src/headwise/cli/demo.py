@@ -8,7 +8,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from headwise.cli.flags import Json, Quiet
+from headwise.cli.interrupts import interruptible
+from headwise.cli.options import Json, Quiet
 
 
 def demo(
@@ -31,22 +32,11 @@ def demo(
     What is done is kept: the same command again only fills in what is missing.
     """
     from headwise.cli.progress import observer_for
-    from headwise.report.demo import run_demo
+    from headwise.report.demo import DemoSettings, run_demo
 
-    try:
-        page = run_demo(
-            out,
-            data=data,
-            tokenizer=tokenizer,
-            max_steps=max_steps,
-            compare_steps=compare_steps,
-            seeds=seeds,
-            observer=observer_for(quiet),
-        )
-    except KeyboardInterrupt:
-        if not quiet:
-            typer.echo("stopped; the same command goes on from there", err=True)
-        raise typer.Exit(130) from None
+    settings = DemoSettings(data, tokenizer, max_steps, compare_steps, seeds)
+    with interruptible("stopped; the same command goes on from there"):
+        page = run_demo(out, settings, observer_for(quiet))
     if not quiet:
         typer.echo(f"the report is {page.resolve()}")
     if as_json:

@@ -22,8 +22,6 @@ Config = Annotated[
         "--config", help="TOML file with sections [data], [model], [training]; flags replace its values."
     ),
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing on the way.")]
-Json = Annotated[bool, typer.Option("--json", help="End stdout with one line that is a JSON object.")]
 
 
 def config_flags(verb: Verb) -> Verb:
@@ -45,11 +43,12 @@ def given(flags: dict[str, Any]) -> dict[str, Any]:
     """
     values: dict[str, Any] = {}
     for name, value in flags.items():
+        if value is None:  # not given; a `none` that was given is still text here
+            continue
         if isinstance(value, str):
             with suppress(ValueError):
                 value = parse_value(name, value)
-        if value is not None:
-            values[name] = value
+        values[name] = value
     return values
 
 
@@ -74,11 +73,11 @@ def _flag(name: str, section: str, info: FieldInfo) -> inspect.Parameter:
 
 
 def _kind(annotation: Any) -> str:
-    """What an option takes: its words, or WHOLE, NUMBER, TEXT."""
+    """What an option takes, in the words that typer has for options of its own."""
     if get_origin(annotation) is Literal:
-        return "|".join(get_args(annotation))
+        return f"<{'|'.join(get_args(annotation))}>"
     plain = next((kind for kind in get_args(annotation) if kind is not type(None)), annotation)
-    return {int: "WHOLE", float: "NUMBER"}.get(plain, "TEXT")
+    return f"<{plain.__name__}>"
 
 
 def _default(name: str, section: str, info: FieldInfo) -> str:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import time
-from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
+from headwise.cli.options import Device, Model, Unknown
+
 
 def generate(
-    model: Annotated[Path, typer.Argument(help="A model folder, as `headwise train --out` writes it.")],
+    model: Model,
     prompt: Annotated[
         str | None,
         typer.Option(help="Text to continue. Default: a line break, or the first known character."),
@@ -27,11 +28,8 @@ def generate(
         list[str] | None,
         typer.Option(help="End before this text (\\n, \\t are understood); may be repeated."),
     ] = None,
-    unknown: Annotated[
-        Literal["error", "skip"],
-        typer.Option(help="What to do with prompt characters never seen in training."),
-    ] = "error",
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")] = "auto",
+    unknown: Unknown = "error",
+    device: Device = "auto",
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object instead of the text.")
     ] = False,

@@ -8,14 +8,16 @@ from typing import Annotated, Any
 
 import typer
 
-from headwise.cli.flags import Config, Json, Quiet, config_flags, given
+from headwise.cli.flags import Config, config_flags, given
+from headwise.cli.interrupts import interruptible
+from headwise.cli.options import Json, Quiet
 
 
 @config_flags
 def train(
     out: Annotated[
         Path | None,
-        typer.Option(metavar="RUN", help="Folder for the run. Default: runs/, then preset and a new number."),
+        typer.Option(help="Folder for the run. Default: runs/, then preset and a new number."),
     ] = None,
     resume: Annotated[
         bool,
@@ -48,20 +50,15 @@ def train(
     out = out or _next_free(Path("runs"), run.preset)
 
     from headwise.cli.progress import observer_for
-    from headwise.training import loop
+    from headwise.training import Interrupted, NonFiniteError, loop
 
-    try:
-        result = loop.train(run, out, resume=resume, observer=observer_for(quiet))
-    except KeyboardInterrupt as stop:
-        if not quiet:
-            typer.echo(str(stop) or "interrupted", err=True)
-        raise typer.Exit(130) from None
-
-    from headwise.report.curves import loss_curves
-    from headwise.report.figures import save_figure
-    from headwise.training.metrics import read_metrics
-
-    save_figure(loss_curves({"": read_metrics(out)}), out / "loss.png")
+    with interruptible():
+        try:
+            result = loop.train(run, out, resume=resume, observer=observer_for(quiet))
+        except (Interrupted, NonFiniteError):  # what is done is worth a look
+            _draw_losses(out)
+            raise
+    _draw_losses(out)
     if not quiet:
         if result.val_loss is None:
             typer.echo("validation loss: none, no text was held out")
@@ -75,6 +72,16 @@ def train(
         typer.echo(f"model, metrics and loss.png in {out}; next: headwise generate {out}")
     if as_json:
         typer.echo(json.dumps(result.to_json(), ensure_ascii=False))
+
+
+def _draw_losses(run: Path) -> None:
+    from headwise.report.curves import loss_curves
+    from headwise.report.figures import save_figure
+    from headwise.training.metrics import read_metrics
+
+    records = read_metrics(run)
+    if records:
+        save_figure(loss_curves({"": records}), run / "loss.png")
 
 
 def _next_free(folder: Path, preset: str) -> Path:

@@ -91,7 +91,9 @@ class ModelSettings(BaseModel):
         return self
 
     def _idle_without_layers(self) -> list[str]:
-        fields = ("n_head", "n_kv_head", "d_head", "d_ff", "mlp", "residual", "bias", "output_projection")
+        fields = ["n_head", "n_kv_head", "d_head", "d_ff", "mlp", "residual", "output_projection"]
+        if self.norm != "layer":  # the last norm is there without layers too
+            fields.append("bias")
         idle = [n for n in fields if getattr(self, n) != type(self).model_fields[n].default]
         if self.position == "rotary":
             idle.append("position=rotary")

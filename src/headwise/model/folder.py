@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ def load_model(folder: Path | str, device: str | torch.device = "cpu") -> tuple[
         ValueError: a file is damaged, of another version, or does not belong to the others.
     """
     folder = Path(folder)
-    config, tokenizer_hash = _read_config(folder)
+    config, tokenizer_hash = read_config(folder)
     tokenizer = Tokenizer.from_file(folder / "tokenizer.json")
     if tokenizer.hash != tokenizer_hash:
         raise ValueError(
@@ -61,12 +62,22 @@ def load_model(folder: Path | str, device: str | torch.device = "cpu") -> tuple[
 
 def save_weights(path: Path, model: GPT) -> None:
     """Write the parameters of `model` to a safetensors file; tied embeddings once."""
-    state = {name: tensor.detach().contiguous().cpu() for name, tensor in model.state_dict().items()}
+    state = model.state_dict()
     if model.config.tied_embeddings:
         del state[TIED]
+    write_tensors(path, state)
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write named tensors to a safetensors file, all or nothing.
+
+    Raises:
+        OSError: it could not be written, a full disk for instance.
+    """
+    whole = {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}
     with replacing(path) as temporary:
         try:
-            save_file(state, temporary, metadata={"format": "pt"})
+            save_file(whole, temporary, metadata={"format": "pt"})
         except SafetensorError as error:  # it reports a full disk as an error of its own
             raise OSError(f"cannot write {path}: {error}") from error
 
@@ -112,7 +123,8 @@ def _read_tensors(path: Path) -> dict[str, Tensor]:
 _FILES = "config.json, model.safetensors and tokenizer.json"
 
 
-def _read_config(folder: Path) -> tuple[GPTConfig, str]:
+def read_config(folder: Path) -> tuple[GPTConfig, str]:
+    """Return the configuration of the model in `folder` and its tokenizer's hash; raises as `load_model`."""
     path = folder / "config.json"
     if not folder.is_dir():
         raise FileNotFoundError(f"no model folder at {folder}; `headwise train --out {folder}` makes one")

@@ -2,103 +2,149 @@
 
 from __future__ import annotations
 
+import dataclasses
+import shlex
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import torch
 
+from headwise.cost import Workload, from_config, sweep_from
+from headwise.cost.cache import kv_cache_bytes, score_tensor_bytes
+from headwise.cost.numbers import say_bytes
 from headwise.model import GPT, PRESETS, generate, load_model
+from headwise.model.generation import GenerationOptions, default_prompt
+from headwise.report.cost_curves import cost_curves
 from headwise.report.curves import comparison_plot, loss_curves
-from headwise.report.figures import figure_svg
+from headwise.report.figures import figure_svg, save_figure
 from headwise.report.page import Attention, Comparison, ReportData, Sample, Step, write_report
 from headwise.text import TokenFile, Tokenizer
 from headwise.training import Comparison as ComparisonResult
-from headwise.training import Observer, RunConfig, TrainResult, compare, read_metrics, train, variants
+from headwise.training import (
+    Observer,
+    RunConfig,
+    TrainResult,
+    check_comparison,
+    compare,
+    prepare_runs,
+    read_metrics,
+    train,
+    variants,
+)
 
 RUNGS = ["single-head", "multi-head"]
 PASSAGE_TOKENS = 48  # as many as can be read beside a map
+SAMPLE_TOKENS = 300
 
 
-def run_demo(
-    out: Path,
-    *,
-    data: str = "python-docs",
-    tokenizer: str = "char",
-    max_steps: int = 1000,
-    compare_steps: int = 300,
-    seeds: int = 3,
-    observer: Observer | None = None,
-) -> Path:
-    """Do everything and write `out/index.html`; the runs are kept beside it.
+@dataclass(frozen=True)
+class DemoSettings:
+    """What a demo is made of.
 
-    Called again with the same arguments, what is done is not done again.
-
-    Args:
-        out: folder for the page, the trained model (`model/`) and the comparison (`compare/`).
+    Attributes:
         data: the text; see `headwise.text.open_corpus`.
         tokenizer: "char" or "bpe".
         max_steps: steps of the main training.
         compare_steps: steps of each run of the comparison.
         seeds: runs per variant of the comparison.
+    """
+
+    data: str = "python-docs"
+    tokenizer: Literal["char", "bpe"] = "char"
+    max_steps: int = 1000
+    compare_steps: int = 300
+    seeds: int = 3
+
+    @property
+    def eval_every(self) -> int:
+        """Steps between evaluations in the main training."""
+        return max(1, self.max_steps // 10)
+
+    @property
+    def compare_eval_every(self) -> int:
+        """Steps between evaluations in the comparison."""
+        return max(1, self.compare_steps // 5)
+
+
+def run_demo(out: Path, settings: DemoSettings, observer: Observer | None = None) -> Path:
+    """Do everything and write `out/index.html`; the runs are kept beside it.
+
+    Called again with the same settings, what is done is not done again.
+
+    Args:
+        out: folder for the page, the trained model (`model/`) and the comparison (`compare/`).
+        settings: the text and how long to train on it.
         observer: hears of every run.
 
     Returns:
         The path of the page.
 
     Raises:
-        ValueError: as `train` and `compare`; also if `out` holds a demo with other arguments.
+        ValueError: before any training: settings out of range, a text too short to hold some of it out, or
+            `out` holding a demo with other settings.
         Interrupted: (a KeyboardInterrupt) Ctrl-C; what is done is kept.
     """
     observer = observer or Observer()
-    common = {"data": data, "tokenizer": tokenizer}
+    common = {"data": settings.data, "tokenizer": settings.tokenizer}
     config = RunConfig.from_toml(
-        overrides=common | {"max_steps": max_steps, "eval_every": max(1, max_steps // 10)}
+        overrides=common | {"max_steps": settings.max_steps, "eval_every": settings.eval_every}
     )
     rungs = variants(
         "preset",
         RUNGS,
-        overrides=common | {"max_steps": compare_steps, "eval_every": max(1, compare_steps // 5)},
+        overrides=common | {"max_steps": settings.compare_steps, "eval_every": settings.compare_eval_every},
     )
+    check_comparison(rungs, out / "compare", seeds=settings.seeds)
+    prepared = prepare_runs([config, *rungs.values()], out / "tokens")
+    if prepared.validation is None:
+        raise ValueError(
+            f"the text {settings.data!r} is too short to hold some of it out, which a demo needs; "
+            f"it has {prepared.train.count} tokens"
+        )
     folder = out / "model"
     observer.on_message("1 of 3: training a GPT")
-    result = train(config, folder, resume=(folder / "config.toml").exists(), observer=observer)
+    resume = (folder / "config.toml").exists()
+    result = train(config, folder, resume=resume, observer=observer, prepared=prepared)
+    curves = loss_curves({"": read_metrics(folder)})
+    save_figure(curves, folder / "loss.png")
     observer.on_message("2 of 3: one head against several, under equal conditions")
-    comparison = compare(rungs, out / "compare", seeds=seeds, observer=observer)
+    comparison = compare(rungs, out / "compare", seeds=settings.seeds, observer=observer, prepared=prepared)
     observer.on_message("3 of 3: writing, drawing every head, reporting")
-    model, trained_tokenizer = load_model(folder)
+    model, tokenizer = load_model(folder)
+    passage = _passage(prepared.validation, tokenizer, min(PASSAGE_TOKENS, model.config.block_size))
     page = out / "index.html"
-    write_report(page, _report(out, config, result, model, trained_tokenizer, comparison))
+    write_report(
+        page,
+        ReportData(
+            title="A small GPT and its heads",
+            summary=f"Trained on {settings.data} for {result.steps:,} steps, then looked at. Everything here "
+            "was made on this machine and can be made again with the commands at the end.",
+            **_numbers(settings, result, model, tokenizer),
+            config=config.model.model_dump() | config.training.model_dump(),
+            loss_plot=figure_svg(curves),
+            loss_note="Training loss: single batches. Validation loss: the same held-out batches each time.",
+            samples=_samples(model, tokenizer, _prompt(tokenizer, passage)),
+            comparison=_comparison(comparison),
+            attention=_attention(model, tokenizer, passage),
+            **_cost(model),
+            steps=_steps(out, settings, tokenizer, passage),
+        ),
+    )
     return page
 
 
-def _report(
-    out: Path,
-    config: RunConfig,
-    result: TrainResult,
-    model: GPT,
-    tokenizer: Tokenizer,
-    comparison: ComparisonResult,
-) -> ReportData:
-    held_out = TokenFile.open(out / "model" / "tokens" / "validation.tokens", tokenizer)
-    ids = _passage(held_out, tokenizer, min(PASSAGE_TOKENS, model.config.block_size))
-    passage = tokenizer.decode(ids)
-    with torch.no_grad():
-        _, weights = model(torch.tensor([ids]), return_weights=True)
-    columns, rows = comparison.table()
-    data = config.data.data
-    losses = f"{result.val_loss:.3f}" if result.val_loss is not None else "none"
-    return ReportData(
-        title="A small GPT and its heads",
-        summary=f"Trained on {data} for {result.steps:,} steps, then looked at. Everything here was made on "
-        "this machine and can be made again with the commands at the end.",
-        figures=[
-            (losses, "validation loss, nats per token"),
-            (f"{result.bits_per_byte:.2f}" if result.bits_per_byte is not None else "none", "bits per byte"),
+def _numbers(settings: DemoSettings, result: TrainResult, model: GPT, tokenizer: Tokenizer) -> dict[str, Any]:
+    return {
+        "figures": [
+            (f"{result.val_loss:.3f}", "validation loss, nats per token"),
+            (f"{result.bits_per_byte:.2f}", "bits per byte"),
             (f"{result.parameters:,}", "parameters"),
             (f"{result.tokens_per_second or 0:,.0f}", "tokens per second"),
         ],
-        facts=[
-            ("text", data),
+        "facts": [
+            ("text", settings.data),
             ("tokens learned from", f"{result.tokens:,}"),
             ("tokens held out", f"{result.validation_tokens:,}"),
             (
@@ -108,25 +154,42 @@ def _report(
             ("device", result.device),
             ("time in training steps", f"{result.seconds:.0f} s"),
         ],
-        parameters=model.parameters_by_part(),
-        config=config.model.model_dump() | config.training.model_dump(),
-        loss_plot=figure_svg(loss_curves({"": read_metrics(out / "model")})),
-        loss_note="Training loss: single batches. Validation loss: the same held-out batches each time.",
-        samples=_samples(model, tokenizer, passage),
-        comparison=Comparison(
-            columns=columns,
-            rows=rows,
-            sentence=" ".join([v.conclusion for v in comparison.variants if v.conclusion] + comparison.notes),
-            plot=figure_svg(comparison_plot(comparison.to_json())),
-            samples=[Sample(v.sample, comparison.prompt, v.name) for v in comparison.variants],
-        ),
-        attention=Attention(
-            weights=weights,
-            labels=tokenizer.labels(ids),
-            visible=np.tri(len(ids), dtype=bool),
-            caption="A passage from the held-out text, which the model has not learned from.",
-        ),
-        steps=_steps(out, config, comparison, passage),
+        "parameters": model.parameters_by_part(),
+    }
+
+
+def _cost(model: GPT) -> dict[str, Any]:
+    architecture = from_config(model.config)
+    workload = Workload(length=model.config.block_size, dtype="fp32")
+    cache = say_bytes(kv_cache_bytes(architecture, workload))
+    scores = say_bytes(score_tensor_bytes(architecture.layers[0].attention, workload))
+    return {
+        "cost_plot": figure_svg(cost_curves(sweep_from(architecture, workload))),
+        "cost_note": f"By formula, for this model and {workload.length} tokens in fp32. Its cache takes "
+        f"{cache}, the scores of one layer, if they are written out, {scores}.",
+    }
+
+
+def _comparison(comparison: ComparisonResult) -> Comparison:
+    columns, rows = comparison.table()
+    sentences = [variant.conclusion for variant in comparison.variants if variant.conclusion]
+    return Comparison(
+        columns=columns,
+        rows=rows,
+        sentence=" ".join(sentences + comparison.notes),
+        plot=figure_svg(comparison_plot(comparison.to_json())),
+        samples=[Sample(v.sample, comparison.prompt, v.name) for v in comparison.variants],
+    )
+
+
+def _attention(model: GPT, tokenizer: Tokenizer, passage: list[int]) -> Attention:
+    with torch.no_grad():
+        _, weights = model(torch.tensor([passage]), return_weights=True)
+    return Attention(
+        weights=weights,
+        labels=tokenizer.labels(passage),
+        visible=np.tri(len(passage), dtype=bool),
+        caption="A passage from the held-out text, which the model has not learned from.",
     )
 
 
@@ -138,41 +201,76 @@ def _passage(held_out: TokenFile, tokenizer: Tokenizer, length: int) -> list[int
     return max(passages, key=lambda passage: sum(map(str.isalpha, tokenizer.decode(passage))))
 
 
-def _samples(model: GPT, tokenizer: Tokenizer, passage: str) -> list[Sample]:
-    prompt = passage[: max(1, len(passage) // 3)].rstrip("\N{REPLACEMENT CHARACTER}")
-    made = [
-        ("greedy", {"temperature": 0.0}),
-        ("temperature 0.8", {"temperature": 0.8, "seed": 1}),
-        ("temperature 1, top-p 0.9", {"temperature": 1.0, "top_p": 0.9, "seed": 2}),
-    ]
-    return [
-        Sample(generate(model, tokenizer, prompt, max_new_tokens=300, **options), prompt, title)  # type: ignore[arg-type]
-        for title, options in made
-    ]
+def _prompt(tokenizer: Tokenizer, passage: list[int]) -> str:
+    text = tokenizer.decode(passage)
+    return text[: max(1, len(text) // 3)].rstrip("\N{REPLACEMENT CHARACTER}") or default_prompt(tokenizer)
 
 
-def _steps(out: Path, config: RunConfig, comparison: ComparisonResult, passage: str) -> list[Step]:
-    model, data, recipe = out / "model", config.data, config.training
-    text = passage.replace("\n", " ").replace("'", "'\\''")
-    what = f"--data {data.data} --tokenizer {data.tokenizer}"
-    seeds = len(comparison.seeds)
-    steps = comparison.variants[0].curves[0].steps[-1]
+# Title on the page → how the sample is drawn.
+_WAYS: dict[str, GenerationOptions] = {
+    "greedy": {"temperature": 0.0},
+    "temperature 0.8": {"temperature": 0.8, "seed": 1},
+    "temperature 1, top-p 0.9": {"temperature": 1.0, "top_p": 0.9, "seed": 2},
+}
+
+
+def _samples(model: GPT, tokenizer: Tokenizer, prompt: str) -> list[Sample]:
+    samples = []
+    for title, way in _WAYS.items():
+        options: GenerationOptions = {"max_new_tokens": SAMPLE_TOKENS, **way}
+        samples.append(Sample(generate(model, tokenizer, prompt, **options), prompt, title))
+    return samples
+
+
+def _steps(out: Path, settings: DemoSettings, tokenizer: Tokenizer, passage: list[int]) -> list[Step]:
+    def command(verb: str, *arguments: object, **options: object) -> str:
+        words = ["headwise", verb, *map(str, arguments)]
+        for name, value in options.items():
+            words += [f"--{name.replace('_', '-')}", str(value)]
+        return shlex.join(words)
+
+    text: dict[str, Any] = {"data": settings.data, "tokenizer": settings.tokenizer}
+    evaluation, ladder = settings.compare_eval_every, ",".join(PRESETS)
     return [
         Step(
             "Train",
-            f"headwise train {what} --max-steps {recipe.max_steps} --eval-every {recipe.eval_every} "
-            "--out runs/again",
+            command(
+                "train",
+                **text,
+                max_steps=settings.max_steps,
+                eval_every=settings.eval_every,
+                out="runs/again",
+            ),
         ),
-        Step("Write", f"headwise generate {model} --temperature 0.8 --seed 1"),
+        Step(
+            "Write",
+            command(
+                "generate",
+                out / "model",
+                prompt=_prompt(tokenizer, passage),
+                max_new_tokens=SAMPLE_TOKENS,
+                **_WAYS["temperature 0.8"],
+            ),
+        ),
         Step(
             "Compare",
-            f"headwise compare {what} --rungs {','.join(RUNGS)} --seeds {seeds} --max-steps {steps}",
+            command(
+                "compare",
+                **text,
+                rungs=",".join(RUNGS),
+                seeds=settings.seeds,
+                max_steps=settings.compare_steps,
+                eval_every=evaluation,
+            ),
         ),
-        Step("Look at heads", f"headwise show {model} --text '{text}' -o heads.png"),
+        Step(
+            "Look at heads", command("show", out / "model", text=tokenizer.decode(passage), out="heads.png")
+        ),
+        Step("What it costs", command("cost", out / "model") + " --verify"),
         Step(
             "Climb on",
-            f"headwise compare {what} --rungs {','.join(PRESETS)} --seeds 3",
-            "Every rung of the ladder; about half an hour on two cores.",
+            command("compare", **text, rungs=ladder, seeds=3),
+            "Every rung of the ladder; about an hour on two cores.",
         ),
-        Step("All of this page", "headwise demo"),
+        Step("All of this page", command("demo", **dataclasses.asdict(settings), out=out)),
     ]

@@ -90,6 +90,7 @@ class ReportData:
         config: every setting, by name.
         loss_plot: an SVG text (see `figures.figure_svg`).
         loss_note: how to read the plot.
+        cost_plot, cost_note: the same for what attention costs.
         samples, comparison, attention, steps: the sections of those names.
     """
 
@@ -101,6 +102,8 @@ class ReportData:
     config: Mapping[str, Any] = field(default_factory=dict)
     loss_plot: str = ""
     loss_note: str = ""
+    cost_plot: str = ""
+    cost_note: str = ""
     samples: Sequence[Sample] = ()
     comparison: Comparison | None = None
     attention: Attention | None = None
@@ -152,6 +155,7 @@ def render_report(data: ReportData) -> str:
         comparison_plot=_inline_svg(
             data.comparison.plot if data.comparison else "", "Comparison of the variants", "comparison"
         ),
+        cost_plot=_inline_svg(data.cost_plot, "Costs by heads and length", "cost"),
         css=raw("page.css"),
         js=raw("page.js"),
         version=__version__,

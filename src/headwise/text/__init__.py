@@ -3,7 +3,7 @@
 from headwise.text.batches import Batches, sequential_windows
 from headwise.text.corpus import Corpus, open_corpus
 from headwise.text.normal import normalise
-from headwise.text.prepare import Prepared, prepare
+from headwise.text.prepare import Prepared, open_prepared, prepare
 from headwise.text.stream import TextStream
 from headwise.text.token_file import TokenFile, write_tokens
 from headwise.text.tokenizer import Tokenizer
@@ -17,6 +17,7 @@ __all__ = [
     "Tokenizer",
     "normalise",
     "open_corpus",
+    "open_prepared",
     "prepare",
     "sequential_windows",
     "write_tokens",

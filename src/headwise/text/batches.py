@@ -67,10 +67,6 @@ class Batches:
         windows = torch.from_numpy(rows.astype(np.int64))
         return windows[:, :-1].contiguous(), windows[:, 1:].contiguous()
 
-    def epoch_of(self, position: int) -> int:
-        """Return the number of whole epochs before window `position`."""
-        return position // self.windows_per_epoch
-
     def _starts(self, epoch: int) -> npt.NDArray[np.int64]:
         """First token of each window of an epoch, in the order of use, `(windows_per_epoch,)`."""
         if epoch not in self._epochs:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
+from functools import cache
 from typing import Any, Literal
 
 import tokenizers
@@ -54,7 +56,9 @@ def kind_of(definition: dict[str, Any], source: str) -> Kind:
     normalizer = definition.get("normalizer")
     steps = before.get("pretokenizers", [before])
     lossy = ("dropout", "continuing_subword_prefix", "end_of_word_suffix")
-    reversible = normalizer in (None, {"type": "NFC"}, _NORMALIZER) and not any(map(model.get, lossy))
+    reversible = normalizer in (None, {"type": "NFC"}, _normalizer_in_a_file()) and not any(
+        map(model.get, lossy)
+    )
     if found == "WordLevel" and before.get("pattern") == {"Regex": _ANY_CHARACTER} and decoder == "Fuse":
         return "char"
     if (
@@ -120,14 +124,9 @@ def _normalizer() -> normalizers.Normalizer:
     )
 
 
-_NORMALIZER = {
-    "type": "Sequence",
-    "normalizers": [
-        {"type": "Replace", "pattern": {"String": "\r\n"}, "content": "\n"},
-        {"type": "Replace", "pattern": {"String": "\r"}, "content": "\n"},
-        {"type": "NFC"},
-    ],
-}
+@cache
+def _normalizer_in_a_file() -> Any:
+    return json.loads(character_engine(["a"]).to_str())["normalizer"]
 
 
 def _byte_of_symbol() -> dict[str, int]:

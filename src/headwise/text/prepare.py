@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import partial
 from itertools import groupby, takewhile
 from operator import itemgetter
 from pathlib import Path
@@ -20,8 +19,11 @@ from headwise.text.definition import Kind
 from headwise.text.token_file import TokenFile, write_tokens
 from headwise.text.tokenizer import Tokenizer, describe_unknown
 
+DESCRIPTION, TOKENIZER = "corpus.json", "tokenizer.json"
+TRAIN, VALIDATION = "train", "validation"
+_SPOKEN = {TRAIN: "training", VALIDATION: "validation"}
 _FORMAT = 1
-_USUAL_FRACTION = 0.1
+USUAL_FRACTION = 0.1
 
 
 class TooShortError(ValueError):
@@ -99,123 +101,181 @@ def prepare(
     """
     if block_size < 1:
         raise ValueError(f"block_size must be at least 1; got {block_size}")
-    if validation_fraction is None:
-        again = partial(prepare, corpus, tokenizer, folder, block_size=block_size, vocab_size=vocab_size)
-        try:
-            return again(validation_fraction=_USUAL_FRACTION)
-        except TooShortError:
-            return again(validation_fraction=0.0)
-    if not 0 <= validation_fraction < 1:
+    if validation_fraction is not None and not 0 <= validation_fraction < 1:
         raise ValueError(f"validation_fraction must be at least 0 and below 1; got {validation_fraction}")
     folder = Path(folder)
     seen = survey(corpus)
     if seen.characters == 0:
         raise ValueError(f"the text {corpus.name!r} is empty")
-    # As a fraction of the number the user wrote: 0.9 in floating point can cost the last character.
-    split = int(seen.characters * (1 - Fraction(str(validation_fraction))))
-    kind = tokenizer.kind if isinstance(tokenizer, Tokenizer) else tokenizer
-    has_validation = validation_fraction > 0
-
-    def check(train: int, validation: int) -> None:
-        counts = {"training": train, "validation": validation} if has_validation else {"training": train}
-        _check_lengths(corpus.name, counts, block_size, validation_fraction)
-
-    if kind == "char":  # one token per character, so this is known before any work
-        check(split, seen.characters - split)
     if isinstance(tokenizer, Tokenizer) and tokenizer.alphabet is not None:
         unknown = {item: [at] for item, at in seen.first_seen.items() if item not in tokenizer.alphabet}
         if unknown:
             raise ValueError(f"the given tokenizer does not fit {corpus.name!r}: {describe_unknown(unknown)}")
+    if validation_fraction is None:
+        try:
+            return _prepare(_Split(corpus, seen, USUAL_FRACTION), tokenizer, folder, block_size, vocab_size)
+        except TooShortError:
+            validation_fraction = 0.0
+    return _prepare(_Split(corpus, seen, validation_fraction), tokenizer, folder, block_size, vocab_size)
 
+
+def open_prepared(folder: Path | str) -> Prepared:
+    """Open the token files that `prepare` has left in `folder`.
+
+    Raises:
+        OSError: one of them is missing or cannot be read.
+        ValueError: one is damaged, or they do not belong together.
+    """
+    folder = Path(folder)
+    about = _description(folder)
+    tokenizer = Tokenizer.from_file(folder / TOKENIZER)
+    train = TokenFile(_file(folder, TRAIN), tokenizer)
+    validation = None
+    try:
+        if about["validation_fraction"]:
+            validation = TokenFile(_file(folder, VALIDATION), tokenizer)
+        if about["tokens"] != _counts(train, validation):
+            raise ValueError(f"{folder / DESCRIPTION} does not belong to the token files beside it")
+        return Prepared(tokenizer, train, validation, about["characters"], about["text_hash"], reused=True)
+    except KeyError as error:
+        raise ValueError(f"{folder / DESCRIPTION} is damaged: it lacks {error}") from None
+
+
+@dataclass(frozen=True)
+class _Split:
+    """A text that was surveyed, and where its training part ends."""
+
+    corpus: Corpus
+    seen: Survey
+    validation_fraction: float
+
+    @property
+    def train_characters(self) -> int:
+        # As a fraction of the number the user wrote: 0.9 in floating point can cost the last character.
+        return int(self.seen.characters * (1 - Fraction(str(self.validation_fraction))))
+
+    @property
+    def parts(self) -> list[str]:
+        """Those that will have a token file."""
+        return [TRAIN, VALIDATION] if self.validation_fraction else [TRAIN]
+
+    def read(self) -> Iterator[tuple[str, str]]:
+        """Read the text as (part, text) pieces; raise if it is not the text surveyed."""
+        changed = ValueError(f"the text {self.corpus.name!r} changed while it was being read; start again")
+        digest = hashlib.sha256()
+        position = 0
+        for chunk in self.corpus.chunks():
+            if not set(chunk) <= self.seen.first_seen.keys():  # or its tokenizer would be blamed
+                raise changed
+            digest.update(chunk.encode("utf-8"))
+            cut = min(max(self.train_characters - position, 0), len(chunk))
+            if cut:
+                yield TRAIN, chunk[:cut]
+            if cut < len(chunk):
+                yield VALIDATION, chunk[cut:]
+            position += len(chunk)
+        if digest.hexdigest() != self.seen.sha256:
+            raise changed
+
+    def check_lengths(self, counts: Mapping[str, int], block_size: int) -> None:
+        """Each part must hold a block and one token more."""
+        part = next((part for part in self.parts if counts[part] <= block_size), None)
+        if part is None:
+            return
+        largest = min(counts[part] for part in self.parts) - 1
+        fits = f"the largest block_size that fits is {largest}" if largest > 0 else "no block_size fits"
+        advice = ["a longer text"] + ["a smaller block_size"] * (largest > 0)
+        if self.validation_fraction:
+            advice.append(f"another validation_fraction (now {self.validation_fraction}; 0 for none)")
+        raise TooShortError(
+            f"the {_SPOKEN[part]} part of the text {self.corpus.name!r} has {counts[part]} tokens, but "
+            f"block_size {block_size} needs at least {block_size + 1}: {fits}; use {' or '.join(advice)}"
+        )
+
+
+def _prepare(
+    split: _Split, tokenizer: Kind | Tokenizer, folder: Path, block_size: int, vocab_size: int
+) -> Prepared:
+    """Find the tokens of a split text in `folder`, or make them."""
+    seen = split.seen
+    kind = tokenizer.kind if isinstance(tokenizer, Tokenizer) else tokenizer
+    if kind == "char":  # one token per character: known before any work
+        lengths = {TRAIN: split.train_characters, VALIDATION: seen.characters - split.train_characters}
+        split.check_lengths(lengths, block_size)
     settings = {
         "format": _FORMAT,
         "text_hash": seen.sha256,
         "characters": seen.characters,
-        "validation_fraction": validation_fraction,
+        "validation_fraction": split.validation_fraction,
         "tokenizer": tokenizer.hash if isinstance(tokenizer, Tokenizer) else tokenizer,
         "vocab_size": vocab_size if tokenizer == "bpe" else None,
     }
-    found = _open_prepared(folder, settings, has_validation)
+    found = _reusable(folder, settings)
     if found is not None:
-        check(found.train.count, found.validation.count if found.validation else 0)
+        split.check_lengths(_counts(found.train, found.validation), block_size)
         return found
-
-    parts = partial(_parts, corpus, split, seen)
-    if isinstance(tokenizer, Tokenizer):
-        learnt = tokenizer
-    elif tokenizer == "char":
-        learnt = Tokenizer.from_alphabet(seen.first_seen)
-    else:
-        training = (text for _, text in takewhile(lambda part: part[0] == "train", parts()))
-        learnt = Tokenizer.train(tokenizer, training, vocab_size=vocab_size)
-
-    names = ["train", "validation"] if has_validation else ["train"]
-    counts = dict.fromkeys(names, 0)
-    with _made_for_success(folder), ExitStack() as stack:
-        files = {name: stack.enter_context(replacing(folder / f"{name}.tokens")) for name in names}
-        for name, group in groupby(parts(), key=itemgetter(0)):
-            counts[name] = write_tokens(files[name], learnt.encode_chunks(text for _, text in group), learnt)
-        check(counts["train"], counts.get("validation", 0))
-        # From here to the last line the folder holds old and new files, so nothing may vouch for them.
-        (folder / "corpus.json").unlink(missing_ok=True)
-    learnt.save(folder / "tokenizer.json")
-    if not has_validation:
-        (folder / "validation.tokens").unlink(missing_ok=True)
-    write_json(folder / "corpus.json", {"name": corpus.name, **settings, "tokens": counts})
-    made = _open_prepared(folder, settings, has_validation)
-    if made is None:
-        raise OSError(f"the token files in {folder} changed while they were being written")
-    return replace(made, reused=False)
+    if not isinstance(tokenizer, Tokenizer):
+        tokenizer = _learn(tokenizer, split, vocab_size)
+    _write(folder, split, tokenizer, settings, block_size)
+    return replace(open_prepared(folder), reused=False)
 
 
-def _parts(corpus: Corpus, split: int, seen: Survey) -> Iterator[tuple[str, str]]:
-    """Read the corpus as ("train" or "validation", text) pieces; raise if it is not the text surveyed."""
-    changed = ValueError(f"the text {corpus.name!r} changed while it was being read; start again")
-    digest = hashlib.sha256()
-    position = 0
-    for chunk in corpus.chunks():
-        if not set(chunk) <= seen.first_seen.keys():  # or its tokenizer would be blamed
-            raise changed
-        digest.update(chunk.encode("utf-8"))
-        cut = min(max(split - position, 0), len(chunk))
-        if cut:
-            yield "train", chunk[:cut]
-        if cut < len(chunk):
-            yield "validation", chunk[cut:]
-        position += len(chunk)
-    if digest.hexdigest() != seen.sha256:
-        raise changed
-
-
-def _open_prepared(folder: Path, settings: dict[str, Any], has_validation: bool) -> Prepared | None:
-    """Open what `folder` holds, or return None if it was made from something else or is not whole."""
+def _reusable(folder: Path, settings: Mapping[str, Any]) -> Prepared | None:
+    """What `folder` holds; None if it was made from something else or is not whole."""
     try:
-        description = json.loads((folder / "corpus.json").read_text(encoding="utf-8"))
-        if any(description[name] != value for name, value in settings.items()):
+        about = _description(folder)
+        if any(about.get(name) != value for name, value in settings.items()):
             return None
-        tokenizer = Tokenizer.from_file(folder / "tokenizer.json")
-        train = TokenFile.open(folder / "train.tokens", tokenizer)
-        validation = TokenFile.open(folder / "validation.tokens", tokenizer) if has_validation else None
-        counts = {"train": train.count} | ({"validation": validation.count} if validation else {})
-        if description["tokens"] != counts:
-            return None
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return open_prepared(folder)
+    except (FileNotFoundError, ValueError):
         return None
-    return Prepared(tokenizer, train, validation, settings["characters"], settings["text_hash"], reused=True)
 
 
-def _check_lengths(name: str, counts: dict[str, int], block_size: int, validation_fraction: float) -> None:
-    for part, count in counts.items():
-        if count <= block_size:
-            largest = min(counts.values()) - 1
-            fits = f"the largest block_size that fits is {largest}" if largest > 0 else "no block_size fits"
-            advice = ["a longer text"] + ["a smaller block_size"] * (largest > 0)
-            if validation_fraction:
-                advice.append(f"another validation_fraction (now {validation_fraction}; 0 for none)")
-            raise TooShortError(
-                f"the {part} part of the text {name!r} has {count} tokens, but block_size {block_size} needs "
-                f"at least {block_size + 1}: {fits}; use {' or '.join(advice)}"
-            )
+def _learn(kind: Kind, split: _Split, vocab_size: int) -> Tokenizer:
+    """A character vocabulary of the whole text, or a BPE of its training part."""
+    if kind == "char":
+        return Tokenizer.from_alphabet(split.seen.first_seen)
+    training = (text for _, text in takewhile(lambda piece: piece[0] == TRAIN, split.read()))
+    return Tokenizer.train(kind, training, vocab_size=vocab_size)
+
+
+def _write(
+    folder: Path, split: _Split, tokenizer: Tokenizer, settings: Mapping[str, Any], block_size: int
+) -> None:
+    """Encode the parts into token files, and put tokenizer and description beside them."""
+    counts = dict.fromkeys(split.parts, 0)
+    with _made_for_success(folder), ExitStack() as stack:
+        files = {part: stack.enter_context(replacing(_file(folder, part))) for part in split.parts}
+        for part, pieces in groupby(split.read(), key=itemgetter(0)):
+            ids = tokenizer.encode_chunks(text for _, text in pieces)
+            counts[part] = write_tokens(files[part], ids, tokenizer)
+        split.check_lengths(counts, block_size)
+        # From here to the last line the folder holds old and new files, so nothing may vouch for them.
+        (folder / DESCRIPTION).unlink(missing_ok=True)
+    tokenizer.save(folder / TOKENIZER)
+    if VALIDATION not in split.parts:
+        _file(folder, VALIDATION).unlink(missing_ok=True)
+    about = {"name": split.corpus.name, **settings, "tokens": counts}
+    write_json(folder / DESCRIPTION, about)
+
+
+def _file(folder: Path, part: str) -> Path:
+    return folder / f"{part}.tokens"
+
+
+def _description(folder: Path) -> dict[str, Any]:
+    path = folder / DESCRIPTION
+    try:
+        about = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged: {error}") from error
+    if not isinstance(about, dict):
+        raise ValueError(f"{path} is damaged: it should hold one JSON object")
+    return about
+
+
+def _counts(train: TokenFile, validation: TokenFile | None) -> dict[str, int]:
+    return {TRAIN: train.count} | ({VALIDATION: validation.count} if validation else {})
 
 
 @contextmanager

@@ -23,7 +23,7 @@ class TextStream:
         Raises:
             ValueError: the id is outside the vocabulary.
         """
-        return self._decoder.decode(self._tokenizer.piece(index))
+        return self._decoder.decode(self._tokenizer.token_bytes(index))
 
     def flush(self) -> str:
         """Return what is still held back (U+FFFD for an unfinished character) and start afresh."""

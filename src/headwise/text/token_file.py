@@ -88,11 +88,6 @@ class TokenFile:
             )
         self._dtype = _TYPES[width]
 
-    @classmethod
-    def open(cls, path: Path | str, tokenizer: Tokenizer | None = None) -> TokenFile:
-        """The same as `TokenFile(path, tokenizer)`."""
-        return cls(path, tokenizer)
-
     @property
     def tokens(self) -> np.memmap[Any, Any]:
         """The ids, `(count,)`, as a read-only view of the file.

@@ -184,9 +184,9 @@ class Tokenizer:
         Raises:
             ValueError: an id outside `0 … vocab_size - 1`.
         """
-        return b"".join(self.piece(index) for index in ids).decode("utf-8", errors="replace")
+        return b"".join(self.token_bytes(index) for index in ids).decode("utf-8", errors="replace")
 
-    def piece(self, index: int) -> bytes:
+    def token_bytes(self, index: int) -> bytes:
         """Return the UTF-8 bytes of one token, perhaps only a part of a character.
 
         Raises:
@@ -201,7 +201,7 @@ class Tokenizer:
 
     def labels(self, ids: Iterable[int]) -> list[str]:
         """Return one readable label per token, for plots and tables (see `headwise.text.labels`)."""
-        return [label(self.piece(index)) for index in ids]
+        return [label(self.token_bytes(index)) for index in ids]
 
     def _strangers(self, text: str, start: int = 0) -> dict[str, list[int]]:
         """The characters of `text` that have no token, with their positions (counted from `start`)."""

@@ -7,6 +7,7 @@ from headwise.lazy import lazy_exports
 if TYPE_CHECKING:
     from headwise.training.checkpoint import NonFiniteError as NonFiniteError
     from headwise.training.comparison import Comparison as Comparison
+    from headwise.training.comparison import check_comparison as check_comparison
     from headwise.training.comparison import compare as compare
     from headwise.training.comparison import variants as variants
     from headwise.training.config import DataConfig as DataConfig
@@ -19,19 +20,21 @@ if TYPE_CHECKING:
     from headwise.training.loop import train as train
     from headwise.training.metrics import read_metrics as read_metrics
     from headwise.training.observer import Observer as Observer
+    from headwise.training.run_data import prepare_runs as prepare_runs
     from headwise.training.run_folder import TrainResult as TrainResult
 
 __getattr__, __all__ = lazy_exports(
     __name__,
     {
         "headwise.training.checkpoint": ["NonFiniteError"],
-        "headwise.training.comparison": ["Comparison", "compare", "variants"],
+        "headwise.training.comparison": ["Comparison", "check_comparison", "compare", "variants"],
         "headwise.training.config": ["DataConfig", "RunConfig", "TrainingConfig"],
         "headwise.training.evaluation": ["Evaluation", "bits_per_byte", "evaluate"],
         "headwise.training.interrupt": ["Interrupted"],
         "headwise.training.loop": ["train"],
         "headwise.training.metrics": ["read_metrics"],
         "headwise.training.observer": ["Observer"],
+        "headwise.training.run_data": ["prepare_runs"],
         "headwise.training.run_folder": ["TrainResult"],
     },
 )

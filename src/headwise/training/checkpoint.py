@@ -17,13 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
-from torch import Tensor
+from safetensors.torch import load_file
 
-from headwise.files import replacing, replacing_folder, write_json
+from headwise.files import replacing_folder, write_json
 from headwise.model import GPT
-from headwise.model.folder import save_weights
+from headwise.model.folder import save_weights, write_tensors
 from headwise.training.optimizer import Optimizer
 
 FORMAT = "headwise-checkpoint"
@@ -36,7 +34,7 @@ class NonFiniteError(ValueError):
 
 
 @dataclass
-class Progress:
+class TrainingState:
     """How far a run has come: with weights and optimizer, all that its next step depends on."""
 
     step: int = 0
@@ -61,7 +59,9 @@ class Progress:
     """Hashes of tokenizer and token files, which must not change under a run."""
 
 
-def save_checkpoint(folder: Path, progress: Progress, model: GPT, optimizer: Optimizer, *, keep: int) -> Path:
+def save_checkpoint(
+    folder: Path, progress: TrainingState, model: GPT, optimizer: Optimizer, *, keep: int
+) -> Path:
     """Write `folder/step-…` and drop all but the newest `keep`.
 
     Raises:
@@ -73,7 +73,7 @@ def save_checkpoint(folder: Path, progress: Progress, model: GPT, optimizer: Opt
     path = folder / f"step-{progress.step:06d}"
     with replacing_folder(path) as temporary:
         save_weights(temporary / MODEL, model)
-        _write_tensors(temporary / OPTIMIZER, optimizer.state())
+        write_tensors(temporary / OPTIMIZER, optimizer.state())
         content = {"format": FORMAT, "version": VERSION, "progress": asdict(progress)}
         content["files"] = {name: file_hash(temporary / name) for name in (MODEL, OPTIMIZER)}
         write_json(temporary / STATE, content | {"sha256": _content_hash(content)})
@@ -82,7 +82,7 @@ def save_checkpoint(folder: Path, progress: Progress, model: GPT, optimizer: Opt
     return path
 
 
-def newest_checkpoint(folder: Path, tell: Callable[[str], None]) -> tuple[Path, Progress] | None:
+def newest_checkpoint(folder: Path, tell: Callable[[str], None]) -> tuple[Path, TrainingState] | None:
     """The newest checkpoint that is whole; None if there is none at all.
 
     A damaged one is told of and put aside as `step-….damaged`.
@@ -156,7 +156,7 @@ def _put_aside(path: Path) -> None:
     path.rename(aside)
 
 
-def _read_progress(path: Path) -> Progress:
+def _read_progress(path: Path) -> TrainingState:
     try:
         content: dict[str, Any] = json.loads((path / STATE).read_text(encoding="utf-8"))
     except ValueError:  # not UTF-8 or not JSON
@@ -172,16 +172,8 @@ def _read_progress(path: Path) -> Progress:
             raise ValueError(f"{name} is missing")
         if file_hash(path / name) != expected:
             raise ValueError(f"{name} does not match its checksum")
-    return Progress(**content["progress"])
+    return TrainingState(**content["progress"])
 
 
 def _content_hash(content: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-def _write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    with replacing(path) as temporary:
-        try:
-            save_file({name: t.detach().contiguous().cpu() for name, t in tensors.items()}, temporary)
-        except SafetensorError as error:  # it reports a full disk as an error of its own
-            raise OSError(f"cannot write {path}: {error}") from error

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 import shutil
 import statistics
@@ -14,15 +13,15 @@ from typing import Any
 
 from headwise.files import write_json
 from headwise.model import generate, load_model
-from headwise.text import Prepared, open_corpus, prepare
-from headwise.text.prepare import survey
+from headwise.text import Prepared
 from headwise.training.config import DataConfig, RunConfig
-from headwise.training.config_file import fields, parse_value
-from headwise.training.loop import train
+from headwise.training.config_file import parse_value
+from headwise.training.loop import check_machine, train
 from headwise.training.metrics import read_metrics, tokens_per_second
 from headwise.training.observer import Observer
+from headwise.training.run_data import check_text, prepare_runs
 from headwise.training.run_folder import RunFolder, TrainResult
-from headwise.training.statistics import mean_interval
+from headwise.training.student_t import mean_interval
 
 SAMPLE_TOKENS = 200
 PROMPT_TOKENS = 16
@@ -129,8 +128,23 @@ def variants(
     return made
 
 
+def check_comparison(variants: Mapping[str, RunConfig], out: Path | str, *, seeds: int = 5) -> None:
+    """Say what is wrong with the arguments of a comparison; nothing is run or written, no text is read.
+
+    Raises:
+        ValueError: fewer than two variants, no seed, variants on different data, a device that is not there,
+            or `out` holding runs with other settings.
+    """
+    _plan(variants, Path(out), seeds)
+
+
 def compare(
-    variants: Mapping[str, RunConfig], out: Path | str, *, seeds: int = 5, observer: Observer | None = None
+    variants: Mapping[str, RunConfig],
+    out: Path | str,
+    *,
+    seeds: int = 5,
+    observer: Observer | None = None,
+    prepared: Prepared | None = None,
 ) -> Comparison:
     """Train every variant with every seed and say what the differences are worth.
 
@@ -144,27 +158,31 @@ def compare(
         out: folder for the runs and `comparison.json`.
         seeds: number of runs per variant.
         observer: hears of every run.
+        prepared: the variants' text as tokens, where they are there already; otherwise made in `out/tokens`.
 
     Raises:
-        ValueError: fewer than two variants, no seed, no validation split, variants on different data, or
-            `out` holding runs with other settings.
+        ValueError: what `check_comparison` raises, no validation split, or `out` holding runs on
+            another text.
         Interrupted: (a KeyboardInterrupt) Ctrl-C; what is done is kept.
     """
     observer = observer or Observer()
     out = Path(out)
-    _check(variants, seeds)
-    first = next(iter(variants.values()))
-    numbers = [first.training.seed + offset for offset in range(seeds)]
-    plan = [(name, seed) for seed in numbers for name in variants]  # so that what is done early is paired
-    folders = {(name, seed): RunFolder(out / "runs" / slug(name) / f"seed-{seed}") for name, seed in plan}
-    configs = {(name, seed): _with_seed(variants[name], seed) for name, seed in plan}
-    for key, folder in folders.items():
-        _check_same(key[0], folder, configs[key])
-    prepared = _prepare(variants, out)
+    plan = _plan(variants, out, seeds)
+    prepared = prepared or prepare_runs(list(variants.values()), out / "tokens")
+    if prepared.validation is None:
+        data = next(iter(variants.values())).data.data
+        raise ValueError(
+            f"a comparison needs held-out text, but validation_fraction is 0 or {data!r} is too short"
+        )
+    for config, folder in plan.values():
+        done = folder.read_result()
+        if done is not None:
+            check_text(config, folder, done.text_hash, prepared.text_hash)
     results: dict[tuple[str, int], TrainResult] = {}
-    for count, key in enumerate(plan, 1):
-        observer.on_run(key[0], key[1], count, len(plan))
-        results[key] = _run(configs[key], folders[key], prepared, observer)
+    for count, (key, (config, folder)) in enumerate(plan.items(), 1):
+        observer.on_run(*key, count, len(plan))
+        results[key] = _run(config, folder, prepared, observer)
+    numbers = sorted({seed for _, seed in plan})
     prompt = _prompt(prepared, min(config.model.block_size for config in variants.values()))
     comparison = Comparison(
         seeds=numbers,
@@ -175,12 +193,12 @@ def compare(
                 next(iter(variants)),
                 [results[name, seed] for seed in numbers],
                 [results[next(iter(variants)), seed] for seed in numbers],
-                [_curve(folders[name, seed], seed) for seed in numbers],
-                _sample(folders[name, numbers[0]], prompt),
+                [_curve(plan[name, seed][1], seed) for seed in numbers],
+                _sample(plan[name, numbers[0]][1], prompt),
             )
             for name in variants
         ],
-        notes=_notes(variants, seeds),
+        notes=_notes(variants, seeds) + _notes_on_steps(results),
     )
     write_json(out / "comparison.json", comparison.to_json())
     return comparison
@@ -232,44 +250,31 @@ def _losses(results: Sequence[TrainResult]) -> list[float]:
     return [result.val_loss for result in results if result.val_loss is not None]
 
 
-def _check(variants: Mapping[str, RunConfig], seeds: int) -> None:
+def _plan(
+    variants: Mapping[str, RunConfig], out: Path, seeds: int
+) -> dict[tuple[str, int], tuple[RunConfig, RunFolder]]:
+    """The runs by variant and seed, seed by seed, so that what is done early is paired."""
     if len(variants) < 2:
         raise ValueError(f"a comparison needs at least two variants, got {len(variants)}")
     if seeds < 1:
         raise ValueError(f"seeds must be at least 1, got {seeds}")
     if len({slug(name) for name in variants}) != len(variants):
         raise ValueError(f"the names of the variants are too alike for folders: {', '.join(variants)}")
-    configs = list(variants.values())
-    if any(
-        config.data != configs[0].data or config.training.seed != configs[0].training.seed
-        for config in configs
-    ):
-        raise ValueError("variants must have the same data and the same first seed to be compared")
-
-
-def _prepare(variants: Mapping[str, RunConfig], out: Path) -> Prepared:
-    data = next(iter(variants.values())).data
-    corpus = open_corpus(data.data)
-    known = out / "tokens" / "corpus.json"
-    if (out / "runs").exists() and known.is_file():
-        before = json.loads(known.read_text(encoding="utf-8"))["text_hash"]
-        if survey(corpus).sha256 != before:
-            raise ValueError(
-                f"{out} holds runs on another text than {data.data!r} now is; choose another --out"
-            )
-    prepared = prepare(
-        corpus,
-        data.tokenizer,
-        out / "tokens",
-        block_size=max(config.model.block_size for config in variants.values()),
-        validation_fraction=data.validation_fraction,
-        vocab_size=data.vocab_size,
-    )
-    if prepared.validation is None:
-        raise ValueError(
-            f"a comparison needs held-out text, but validation_fraction is 0 or {data.data!r} is too short"
-        )
-    return prepared
+    first = next(iter(variants.values()))
+    for config in variants.values():
+        if config.data != first.data or config.training.seed != first.training.seed:
+            raise ValueError("variants must have the same data and the same first seed to be compared")
+        check_machine(config)
+    plan = {}
+    for seed in range(first.training.seed, first.training.seed + seeds):
+        for name, variant in variants.items():
+            config, folder = _with_seed(variant, seed), RunFolder(out / "runs" / slug(name) / f"seed-{seed}")
+            if folder.config.is_file() and folder.read_config() != config:
+                raise ValueError(
+                    f"{folder.path} holds a run of {name} with other settings; choose another --out"
+                )
+            plan[name, seed] = config, folder
+    return plan
 
 
 def _with_seed(config: RunConfig, seed: int) -> RunConfig:
@@ -279,11 +284,6 @@ def _with_seed(config: RunConfig, seed: int) -> RunConfig:
 def slug(name: str) -> str:
     """`name` as the name of a folder."""
     return re.sub(r"[^\w.=+-]+", "-", name)
-
-
-def _check_same(name: str, folder: RunFolder, config: RunConfig) -> None:
-    if folder.config.is_file() and folder.read_config() != config:
-        raise ValueError(f"{folder.path} holds a run of {name} with other settings; choose another --out")
 
 
 def _run(config: RunConfig, folder: RunFolder, prepared: Prepared, observer: Observer) -> TrainResult:
@@ -315,12 +315,24 @@ def _curve(folder: RunFolder, seed: int) -> Curve:
     return Curve(seed, [r["step"] for r in records], [r["loss"] for r in records])
 
 
+def _notes_on_steps(results: Mapping[tuple[str, int], TrainResult]) -> list[str]:
+    by_seed: dict[int, set[int]] = {}
+    for (_, seed), result in results.items():
+        by_seed.setdefault(seed, set()).add(result.steps)
+    equal = all(len(steps) == 1 for steps in by_seed.values())
+    if equal or not any(result.stopped_early for result in results.values()):
+        return []
+    seen = set.union(*by_seed.values())
+    return [
+        f"Early stopping ended runs after {min(seen)} to {max(seen)} steps, so the variants do not learn "
+        "from the same batches."
+    ]
+
+
 def _notes(variants: Mapping[str, RunConfig], seeds: int) -> list[str]:
     notes = []
-    sections = {name: section for name, (section, _) in fields().items() if section in ("model", "training")}
     for name in ("batch_size", "grad_accumulation", "max_steps", "block_size"):
-        seen = {getattr(getattr(config, sections[name]), name) for config in variants.values()}
-        if len(seen) > 1:
+        if len({config.values()[name] for config in variants.values()}) > 1:
             notes.append(f"{name} differs, so the variants do not learn from the same batches.")
     if len(variants) > 2 and seeds > 1:
         notes.append(

@@ -16,6 +16,13 @@ from headwise.model import PRESETS, ModelSettings
 
 DEFAULT_PRESET = "gpt"
 
+# What fits where a field is None.
+BPE_VOCAB_SIZE = 1024
+LEARNING_RATES = {"muon": 5e-3, "adamw": 3e-3}
+MATRIX_LEARNING_RATE = 0.02
+MATRIX_MOMENTUM = 0.95
+WARMUP_STEPS = 50
+
 _STRICT = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=())
 
 
@@ -34,7 +41,9 @@ class DataConfig(BaseModel):
         "char", description="One token per character, or byte-level BPE trained on the text."
     )
     bpe_vocab_size: int | None = Field(
-        None, ge=256, description="Number of tokens that BPE training aims at; bpe only (1024 if not given)."
+        None,
+        ge=256,
+        description=f"Number of tokens that BPE training aims at; bpe only ({BPE_VOCAB_SIZE} if not given).",
     )
     validation_fraction: float | None = Field(
         None,
@@ -53,7 +62,7 @@ class DataConfig(BaseModel):
     @property
     def vocab_size(self) -> int:
         """The vocabulary that BPE training aims at (`char` takes what the text holds)."""
-        return 1024 if self.bpe_vocab_size is None else self.bpe_vocab_size
+        return BPE_VOCAB_SIZE if self.bpe_vocab_size is None else self.bpe_vocab_size
 
 
 class TrainingConfig(BaseModel):
@@ -73,13 +82,19 @@ class TrainingConfig(BaseModel):
         None,
         gt=0.0,
         description="Peak rate of AdamW; with muon that of embeddings, output layer, norms, biases "
-        "(if not given 5e-3 with muon, 3e-3 with adamw).",
+        f"(if not given {' and '.join(f'{rate} with {name}' for name, rate in LEARNING_RATES.items())}).",
     )
     matrix_learning_rate: float | None = Field(
-        None, gt=0.0, description="Peak rate of Muon for the layers' matrices; muon only (0.02 if not given)."
+        None,
+        gt=0.0,
+        description="Peak rate of Muon for the layers' matrices; muon only "
+        f"({MATRIX_LEARNING_RATE} if not given).",
     )
     matrix_momentum: float | None = Field(
-        None, ge=0.0, lt=1.0, description="Nesterov momentum of Muon; muon only (0.95 if not given)."
+        None,
+        ge=0.0,
+        lt=1.0,
+        description=f"Nesterov momentum of Muon; muon only ({MATRIX_MOMENTUM} if not given).",
     )
     beta1: float = Field(0.9, ge=0.0, lt=1.0, description="AdamW's decay of the mean gradient.")
     beta2: float = Field(0.99, ge=0.0, lt=1.0, description="AdamW's decay of the mean squared gradient.")
@@ -98,7 +113,8 @@ class TrainingConfig(BaseModel):
     warmup_steps: int | None = Field(
         None,
         ge=0,
-        description="Steps of linear rise to the peak rate (if not given 50, or a tenth of a shorter run).",
+        description=f"Steps of linear rise to the peak rate (if not given {WARMUP_STEPS}, or a tenth of a "
+        "shorter run).",
     )
     grad_clip: float = Field(1.0, ge=0.0, description="Largest norm of the whole gradient; 0 for no limit.")
     eval_every: int = Field(
@@ -145,14 +161,23 @@ class TrainingConfig(BaseModel):
         return self
 
     @property
+    def about_evaluations(self) -> list[str]:
+        """What is given, as `field=value`, for evaluations on held-out text; without such text it is idle."""
+        names = ("eval_every", "eval_batches", "early_stop_patience")
+        defaults = type(self).model_fields
+        return [
+            f"{name}={getattr(self, name)}" for name in names if getattr(self, name) != defaults[name].default
+        ]
+
+    @property
     def windows_per_step(self) -> int:
         """Windows of `block_size` tokens that one step learns from."""
         return self.batch_size * self.grad_accumulation
 
     @property
     def warmup(self) -> int:
-        """`warmup_steps`, or 50, or a tenth of a run too short for that."""
-        return min(50, self.max_steps // 10) if self.warmup_steps is None else self.warmup_steps
+        """`warmup_steps`, or what suits the length of the run."""
+        return min(WARMUP_STEPS, self.max_steps // 10) if self.warmup_steps is None else self.warmup_steps
 
     @property
     def final_ratio(self) -> float:
@@ -162,19 +187,17 @@ class TrainingConfig(BaseModel):
     @property
     def peak_rate(self) -> float:
         """`learning_rate`, or what suits the optimizer."""
-        if self.learning_rate is not None:
-            return self.learning_rate
-        return 5e-3 if self.optimizer == "muon" else 3e-3
+        return LEARNING_RATES[self.optimizer] if self.learning_rate is None else self.learning_rate
 
     @property
     def matrix_rate(self) -> float:
-        """`matrix_learning_rate`, or 0.02."""
-        return 0.02 if self.matrix_learning_rate is None else self.matrix_learning_rate
+        """`matrix_learning_rate`, or its default."""
+        return MATRIX_LEARNING_RATE if self.matrix_learning_rate is None else self.matrix_learning_rate
 
     @property
     def momentum(self) -> float:
-        """`matrix_momentum`, or 0.95."""
-        return 0.95 if self.matrix_momentum is None else self.matrix_momentum
+        """`matrix_momentum`, or its default."""
+        return MATRIX_MOMENTUM if self.matrix_momentum is None else self.matrix_momentum
 
 
 class RunConfig(BaseModel):
@@ -218,9 +241,8 @@ class RunConfig(BaseModel):
         problems = []
         if self.data.validation_fraction == 0:
             problems += [
-                f"{name}={getattr(self.training, name)} has no effect with validation_fraction=0"
-                for name in ("eval_every", "eval_batches", "early_stop_patience")
-                if getattr(self.training, name) != TrainingConfig.model_fields[name].default
+                f"{given} has no effect with validation_fraction=0"
+                for given in self.training.about_evaluations
             ]
         if self.model.n_layer == 0:
             problems += [
@@ -231,6 +253,10 @@ class RunConfig(BaseModel):
         if problems:
             raise ValueError("; ".join(problems))
         return self
+
+    def values(self) -> dict[str, Any]:
+        """Field → value over all sections; the preset does not count, only the model it led to."""
+        return {name: value for part in (self.data, self.model, self.training) for name, value in part}
 
     @classmethod
     def from_toml(cls, path: Path | str | None = None, overrides: Mapping[str, Any] | None = None) -> Self:

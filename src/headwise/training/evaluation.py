@@ -70,6 +70,6 @@ def evaluate(model: GPT, tokens: TokenFile, *, batch_size: int = 64) -> Evaluati
 
 def bits_per_byte(evaluation: Evaluation, tokens: TokenFile, tokenizer: Tokenizer) -> float:
     """The loss over a whole file in bits per byte of its UTF-8 text, which compares across tokenizers."""
-    sizes = np.array([len(tokenizer.piece(index)) for index in range(tokenizer.vocab_size)])
+    sizes = np.array([len(tokenizer.token_bytes(index)) for index in range(tokenizer.vocab_size)])
     counts = np.bincount(tokens.tokens[1:], minlength=tokenizer.vocab_size)  # the first is not predicted
     return evaluation.loss * evaluation.tokens / (math.log(2) * int(counts @ sizes))

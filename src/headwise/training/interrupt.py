@@ -15,8 +15,6 @@ class Interrupted(KeyboardInterrupt):
 
     def __init__(self, folder: Path, step: int) -> None:
         super().__init__(f"stopped after step {step}; {folder} is saved and --resume goes on from there")
-        self.folder = folder
-        self.step = step
 
 
 @contextmanager
@@ -35,7 +33,7 @@ def deferred_interrupt() -> Iterator[Callable[[], bool]]:
     def note(_number: int, _frame: FrameType | None) -> None:
         nonlocal noted
         if noted:
-            raise KeyboardInterrupt
+            raise KeyboardInterrupt("stopped at once; --resume goes on from the last checkpoint")
         noted = True
 
     signal.signal(signal.SIGINT, note)

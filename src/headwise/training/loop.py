@@ -18,7 +18,7 @@ from headwise.text import Batches, Prepared, sequential_windows
 from headwise.training.checkpoint import (
     MODEL,
     NonFiniteError,
-    Progress,
+    TrainingState,
     load_optimizer,
     newest_checkpoint,
     random_state,
@@ -32,7 +32,7 @@ from headwise.training.interrupt import Interrupted, deferred_interrupt
 from headwise.training.metrics import MetricsLog, tokens_per_second
 from headwise.training.observer import Observer, Observers, Start, Step, Validation
 from headwise.training.optimizer import Optimizer
-from headwise.training.run_data import check_identity, identity, prepare_run, reopen
+from headwise.training.run_data import check_identity, identity, prepare_runs, reopen
 from headwise.training.run_folder import RunFolder, TrainResult
 from headwise.training.tensorboard import TensorBoardLog, check_tensorboard
 
@@ -69,9 +69,7 @@ def train(
     """
     observer = observer or Observer()
     folder = RunFolder(out)
-    device = pick_device(config.training.device)
-    if config.training.tensorboard:
-        check_tensorboard()
+    device = check_machine(config)
     found = None
     if resume:
         for change in folder.check_resumable(config):
@@ -83,7 +81,10 @@ def train(
         prepared = prepared or reopen(config, folder, observer.on_message)
     else:
         folder.check_free()
-        prepared = prepared or prepare_run(config, folder)
+        prepared = prepared or prepare_runs([config], folder.tokens)
+    idle = config.training.about_evaluations if prepared.validation is None else []
+    if idle:
+        raise ValueError(f"{', '.join(idle)} has no effect, as no text is held out for evaluations")
     with _own_random_numbers(device):
         torch.manual_seed(config.training.seed)
         trainer = _Trainer(config, folder, prepared, device, observer)
@@ -95,6 +96,17 @@ def train(
     result = trainer.result()
     folder.write_result(result)
     return result
+
+
+def check_machine(config: RunConfig) -> torch.device:
+    """The device of a run, once it is clear that this machine has what the run asks for.
+
+    Raises:
+        ValueError: the device or the tensorboard package is not there.
+    """
+    if config.training.tensorboard:
+        check_tensorboard()
+    return pick_device(config.training.device)
 
 
 def accumulate(forward: Forward, batches: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
@@ -134,15 +146,15 @@ class _Trainer:
         self.observer = observer
         self.block_size = config.model.block_size
         self.batches = Batches(prepared.train, self.block_size, self.recipe.batch_size, self.recipe.seed)
-        self.fixed = self._fixed_batches()
+        self.validation_batches = self._fixed_validation_batches()
         shape = GPTConfig(**config.model.model_dump(), vocab_size=prepared.tokenizer.vocab_size)
         self.model = GPT(shape).to(device)
         self.optimizer = Optimizer(self.model, self.recipe)
         self.forward: Forward = self.model
-        self.progress = Progress(identity=identity(prepared))
+        self.progress = TrainingState(identity=identity(prepared))
         self.saved: int | None = None  # step of the newest checkpoint
 
-    def restore(self, checkpoint: Path, progress: Progress) -> None:
+    def restore(self, checkpoint: Path, progress: TrainingState) -> None:
         """Go on from a checkpoint."""
         check_identity(progress.identity, self.progress.identity)
         if progress.step > self.recipe.max_steps:
@@ -216,6 +228,7 @@ class _Trainer:
             seconds=progress.seconds,
             tokens_per_second=tokens_per_second(self._tokens(), progress.seconds),
             device=str(self.device),
+            text_hash=self.prepared.text_hash,
         )
 
     def _start(self) -> None:
@@ -274,10 +287,10 @@ class _Trainer:
 
     def _validate(self) -> bool:
         """Evaluate on the fixed batches; whether it is the best so far."""
-        if not self.fixed:
+        if not self.validation_batches:
             return False
         progress = self.progress
-        loss = evaluate_batches(self.model, self.fixed).loss
+        loss = evaluate_batches(self.model, self.validation_batches).loss
         self._check_finite("validation loss", loss, progress.step)
         train_loss = progress.loss_sum / progress.loss_count if progress.loss_count else None
         before = progress.best_loss
@@ -319,16 +332,19 @@ class _Trainer:
 
     def _keep_best(self) -> None:
         """Put the weights into the model folder if they are the best so far (without validation: always)."""
-        if not self.fixed:
+        if not self.validation_batches:
             self.progress.best_step = self.progress.step
         if self.progress.best_step == self.progress.step:
             save_model(self.folder.path, self.model, self.prepared.tokenizer)
 
     def _check_finite(self, what: str, value: float, step: int) -> None:
         if not math.isfinite(value):
+            kept = "Nothing is saved yet"
+            if self.saved is not None:
+                kept = f"{self.folder.path} keeps those of step {self.saved}"
             raise NonFiniteError(
                 f"the {what} of step {step} is {value}; stopped before it could harm the weights. "
-                f"{self.folder.path} keeps those of step {self.saved}; use a lower learning_rate or grad_clip"
+                f"{kept}; use a lower learning_rate or grad_clip"
             )
 
     def _tokens(self) -> int:
@@ -337,7 +353,7 @@ class _Trainer:
     def _to_device(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         return batch[0].to(self.device), batch[1].to(self.device)
 
-    def _fixed_batches(self) -> list[tuple[Tensor, Tensor]]:
+    def _fixed_validation_batches(self) -> list[tuple[Tensor, Tensor]]:
         """The validation batches of every evaluation; the whole split, where that is less."""
         split, count, size = self.prepared.validation, self.recipe.eval_batches, self.recipe.batch_size
         if split is None:

@@ -72,14 +72,10 @@ class Observer:
 
 
 class Observers(Observer):
-    """Passes everything on to several."""
+    """Passes on to several what one run tells."""
 
     def __init__(self, *observers: Observer) -> None:
         self._observers = observers
-
-    def on_run(self, variant: str, seed: int, number: int, total: int) -> None:
-        for observer in self._observers:
-            observer.on_run(variant, seed, number, total)
 
     def on_start(self, start: Start) -> None:
         for observer in self._observers:

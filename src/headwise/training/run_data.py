@@ -2,30 +2,41 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
-from headwise.text import Prepared, TokenFile, Tokenizer, open_corpus, prepare
-from headwise.text.prepare import survey
+from headwise.text import Prepared, open_corpus, open_prepared, prepare
+from headwise.text.prepare import USUAL_FRACTION, TooShortError, survey
 from headwise.training.checkpoint import file_hash
 from headwise.training.config import RunConfig
 from headwise.training.run_folder import RunFolder
 
 
-def prepare_run(config: RunConfig, folder: RunFolder) -> Prepared:
-    """Read the text that `config.data` names and write its tokens into the run folder.
+def prepare_runs(configs: Sequence[RunConfig], folder: Path) -> Prepared:
+    """Turn the text of runs that share it into tokens in `folder`, or find them there.
 
     Raises:
-        ValueError: the text is missing, empty, too short for a block, or not UTF-8.
+        ValueError: the text is missing, empty, too short for the longest block, or not UTF-8; or too short to
+            hold some of it out although a recipe says something about evaluations.
+        OSError: it cannot be read, or the tokens not be written.
     """
-    return prepare(
-        open_corpus(config.data.data),
-        config.data.tokenizer,
-        folder.tokens,
-        block_size=config.model.block_size,
-        validation_fraction=config.data.validation_fraction,
-        vocab_size=config.data.vocab_size,
-    )
+    data = configs[0].data
+    fraction, asked = data.validation_fraction, []
+    if fraction is None:
+        asked = list(dict.fromkeys(said for config in configs for said in config.training.about_evaluations))
+    try:
+        return prepare(
+            open_corpus(data.data),
+            data.tokenizer,
+            folder,
+            block_size=max(config.model.block_size for config in configs),
+            validation_fraction=USUAL_FRACTION if asked else fraction,  # None would do without, if need be
+            vocab_size=data.vocab_size,
+        )
+    except TooShortError as error:
+        if not asked:
+            raise
+        raise ValueError(f"{', '.join(asked)} needs held-out text, but {error}") from error
 
 
 def reopen(config: RunConfig, folder: RunFolder, tell: Callable[[str], None]) -> Prepared:
@@ -37,24 +48,28 @@ def reopen(config: RunConfig, folder: RunFolder, tell: Callable[[str], None]) ->
         ValueError: the text has changed, or a token file is damaged or of another tokenizer.
         OSError: a token file is missing.
     """
-    made = json.loads((folder.tokens / "corpus.json").read_text(encoding="utf-8"))
+    prepared = open_prepared(folder.tokens)
     if config.data.data != "-":
         try:
             now = survey(open_corpus(config.data.data)).sha256
         except (OSError, ValueError) as error:
             tell(f"going on with the tokens in {folder.tokens}, as the text can no longer be read: {error}")
         else:
-            if now != made["text_hash"]:
-                raise ValueError(
-                    f"the text {config.data.data!r} has changed since this run began; "
-                    "start a new run for the new text, or put the old one back to go on"
-                )
-    tokenizer = Tokenizer.from_file(folder.tokens / "tokenizer.json")
-    train = TokenFile.open(folder.tokens / "train.tokens", tokenizer)
-    validation = None
-    if made["validation_fraction"]:
-        validation = TokenFile.open(folder.tokens / "validation.tokens", tokenizer)
-    return Prepared(tokenizer, train, validation, made["characters"], made["text_hash"], reused=True)
+            check_text(config, folder, prepared.text_hash, now)
+    return prepared
+
+
+def check_text(config: RunConfig, folder: RunFolder, before: str, now: str) -> None:
+    """Compare the hash of the text a run began with to that of the text now.
+
+    Raises:
+        ValueError: it is another text.
+    """
+    if before != now:
+        raise ValueError(
+            f"the text {config.data.data!r} has changed since the run in {folder.path} began; put the old "
+            "one back to go on, or choose another --out for the new one"
+        )
 
 
 def identity(prepared: Prepared) -> dict[str, str]:

@@ -20,7 +20,6 @@ from typing import Any
 
 from headwise.files import write_json, write_text
 from headwise.training.config import RunConfig
-from headwise.training.config_file import fields
 
 # These may change between the parts of a run; all others decide what is computed from the first step on.
 CHANGEABLE = frozenset(
@@ -57,6 +56,8 @@ class TrainResult:
     """Time spent in steps, evaluations and checkpoints not counted."""
     tokens_per_second: float | None
     device: str
+    text_hash: str
+    """The sha256 of the whole text."""
 
     def to_json(self) -> dict[str, Any]:
         """As plain values."""
@@ -97,7 +98,7 @@ class RunFolder:
             FileNotFoundError: no run here.
             ValueError: a field is changed that must stay; names all of them.
         """
-        before, after = self._values(self.read_config()), self._values(config)
+        before, after = self.read_config().values(), config.values()
         changed = {
             name: f"{name} from {old} to {after[name]}" for name, old in before.items() if old != after[name]
         }
@@ -139,9 +140,3 @@ class RunFolder:
         for folder in (self.path, self.tokens, self.checkpoints):
             for leftover in folder.glob(".*.tmp"):
                 shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
-
-    @staticmethod
-    def _values(config: RunConfig) -> dict[str, Any]:
-        """Field → value; the preset does not count, only the model it led to."""
-        sections = {"data": config.data, "model": config.model, "training": config.training}
-        return {name: getattr(sections[section], name) for name, (section, _) in fields().items() if section}
