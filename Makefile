@@ -10,7 +10,7 @@ demo: $(READY)
 	$(BIN)/headwise demo
 
 test: $(READY)
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
 
 lint: $(READY)
 	$(BIN)/ruff format --check .
