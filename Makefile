@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test lint clean
 
 demo: $(READY)
 	$(BIN)/headwise demo
@@ -16,9 +16,6 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-
-bench: $(READY)
-	$(BIN)/python bench/attention.py
 
 # Installed anew whenever what to install has changed.
 $(READY): pyproject.toml constraints.txt
