@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo test lint clean
+.PHONY: demo test lint bench clean
 
 demo: $(READY)
 	$(BIN)/headwise demo
@@ -16,6 +16,10 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+# Side by side with peers; needs a machine that does nothing else, and about half an hour.
+bench: $(READY)
+	$(BIN)/python bench/attention.py
 
 # Installed anew whenever what to install has changed.
 $(READY): pyproject.toml constraints.txt

@@ -46,26 +46,28 @@ def refused() -> Callable[[str, Callable[[], object]], bool]:
 
 
 class Operations(TorchDispatchMode):
-    """Notes of each operation its name and, of each result, the dtype and how many numbers it holds."""
+    """Notes the name of each operation and, of each result, the dtype and how many numbers it holds."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.results: list[tuple[str, torch.dtype, int]] = []
+        self.names: list[str] = []
+        self.results: list[tuple[torch.dtype, int]] = []
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
         result = func(*args, **(kwargs or {}))
+        self.names.append(func.overloadpacket.__name__)
         for t in result if isinstance(result, tuple) else (result,):
             if isinstance(t, Tensor) and t.numel():
                 # an expanded view counts as what it stores
                 stored = t.untyped_storage().nbytes() // t.element_size()
-                self.results.append((func.overloadpacket.__name__, t.dtype, min(t.numel(), stored)))
+                self.results.append((t.dtype, min(t.numel(), stored)))
         return result
 
     def count(self, name: str) -> int:
-        return sum(each == name for each, *_ in self.results)
+        return self.names.count(name)
 
     def largest(self, dtype: torch.dtype | None = None) -> int:
-        sizes = [size for _, kind, size in self.results if dtype in (None, kind)]
+        sizes = [size for kind, size in self.results if dtype in (None, kind)]
         assert sizes, "no such operation was seen"
         return max(sizes)
 

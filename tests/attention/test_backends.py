@@ -265,11 +265,12 @@ def test_dropout_drops_and_rescales_weights_but_returns_them_whole(backend: str)
 @pytest.mark.parametrize("group", [1, 3])
 def test_every_option_is_alive_or_refused(group: int, backend: str) -> None:
     torch.manual_seed(1)
-    q, k, v = torch.randn(1, 2 * group, 4, 4), torch.randn(1, 2, 6, 4), torch.randn(1, 2, 6, 4)
+    # of fewer than these queries the heads of a group are folded, which leaves sdpa nothing to refuse
+    q, k, v = torch.randn(1, 2 * group, 50, 4), torch.randn(1, 2, 55, 4), torch.randn(1, 2, 55, 4)
     plainly = attention(q, k, v, backend=backend)
     options: dict[str, object] = {
         "mask": Mask.causal(),
-        "bias": torch.randn(2 * group, 4, 6),
+        "bias": torch.randn(2 * group, 50, 55),
         "scale": 2.0,
         "dropout": 0.5,
         "softcap": 0.5,
@@ -348,7 +349,7 @@ def test_a_gate_multiplies_the_outputs_of_heads_and_not_their_weights(backend: s
 
 
 def test_sdpa_refuses_what_it_cannot_do_and_auto_does_it() -> None:
-    q, k, v = torch.randn(1, 4, 3, 4), torch.randn(1, 2, 3, 4), torch.randn(1, 2, 3, 5)
+    q, k, v = torch.randn(1, 4, 70, 4), torch.randn(1, 2, 70, 4), torch.randn(1, 2, 70, 5)
     with pytest.raises(ValueError, match=r"'sdpa' cannot run.*never forms the weights.*backend='auto'"):
         attention(q, k, k, return_weights=True, backend="sdpa")
     with pytest.raises(ValueError, match="copied 2 times.*d_value = d_head"):
@@ -357,13 +358,32 @@ def test_sdpa_refuses_what_it_cannot_do_and_auto_does_it() -> None:
         with pytest.raises(ValueError, match="a scale of 0 or below"):
             attention(q, k, k, scale=scale, backend="sdpa")
         assert attention(q, k, k, scale=scale).isfinite().all()
-    bias = torch.zeros(3, 3, requires_grad=True)
+    bias = torch.zeros(70, 70, requires_grad=True)
     with pytest.raises(ValueError, match="copied 2 times.*no gradient to a bias"):
         attention(q, k, k, bias=bias, backend="sdpa")
     torch.testing.assert_close(attention(q, k, v), attention(q, k, v, backend="reference"))
     (grad,) = torch.autograd.grad(attention(q, k, v, bias=bias).sum(), bias)
     assert grad.abs().sum() > 0
-    assert attention(q, k, k, bias=bias.detach(), backend="sdpa").shape == (1, 4, 3, 4)
+    assert attention(q, k, k, bias=bias.detach(), backend="sdpa").shape == (1, 4, 70, 4)
+
+
+@pytest.mark.parametrize("T", [1, 3])
+@pytest.mark.parametrize("G", [1, 2])
+@pytest.mark.parametrize("S", [40, 1024, 1531])
+def test_decoding_with_keys_split_over_threads(
+    T: int, G: int, S: int, monkeypatch: pytest.MonkeyPatch, operations: Watch
+) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 5)
+    q, buffer = torch.randn(2, 6, T, 8), torch.randn(2, G, S + 9, 8)
+    k, v = buffer[:, :, :S], buffer[:, :, 9:]
+    with operations() as seen, torch.no_grad():
+        out = attention(q, k, v, backend="sdpa")
+    parts = {40: 1, 1024: 2, 1531: 2}[S]
+    assert seen.count("_scaled_dot_product_flash_attention_for_cpu") == 1 + (S % parts > 0)
+    assert seen.largest() <= k.numel()
+    torch.testing.assert_close(out, attention(q, k, v, backend="reference"))
+    # with gradients they are not split, and the answer is the same
+    torch.testing.assert_close(attention(q.requires_grad_(), k, v, backend="sdpa"), out)
 
 
 def test_the_reference_has_second_derivatives_and_runs_under_vmap() -> None:

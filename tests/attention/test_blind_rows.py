@@ -156,6 +156,27 @@ def test_nan_hidden_from_every_query_never_leaks(name: str, backend: str) -> Non
         assert weights.isfinite().all()
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("S", [3, 15, 16, 17, 24, 31, 33, 64, 70])
+def test_nan_hidden_from_every_query_never_leaks_without_gradients_either(
+    S: int, dtype: torch.dtype, backend: str
+) -> None:
+    generator = torch.Generator().manual_seed(S)
+    for T in (1, 5, S):
+        for _ in range(4):
+            q, k, v = (t.detach().clone() for t in inputs(T, S, dtype=dtype))
+            seen = torch.rand(S, generator=generator) < 0.6
+            mask = Mask.keep(seen[None])
+            clean = attention(q, k, v, mask=mask, backend=backend)
+            k[:, :, ~seen] = NAN if T != 5 else torch.inf
+            v[:, :, ~seen] = NAN
+            assert torch.equal(attention(q, k, v, mask=mask, backend=backend), clean)
+            q[0, 0, 0] = NAN
+            dirty = attention(q, k, v, mask=mask, backend=backend)
+            assert dirty[0, 0, 0].isnan().all() or not seen.any()
+            assert torch.equal(dirty[1], clean[1])
+
+
 def test_nan_in_one_head_group_is_hidden_by_the_heads_that_read_it(backend: str) -> None:
     table = torch.ones(1, 4, 1, 3, dtype=torch.bool)
     table[:, :2, :, 1] = False  # heads 0 and 1 read key/value head 0 and both hide its key 1

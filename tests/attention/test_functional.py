@@ -138,10 +138,12 @@ def test_an_unknown_backend_is_named_with_the_known_ones() -> None:
 def test_autocast_does_not_reach_into_the_softmax() -> None:
     given = tensors()
     mask, bias = Mask.causal(), torch.randn(5, 7)
-    wanted, weights = attention(**given, mask=mask, bias=bias, return_weights=True)
-    with torch.autocast("cpu", torch.bfloat16):
-        for backend in ("auto", "reference"):
+    weights = attention(**given, mask=mask, bias=bias, return_weights=True)[1]
+    for backend in ("auto", "blockwise", "reference"):
+        wanted = attention(**given, mask=mask, bias=bias, backend=backend)
+        with torch.autocast("cpu", torch.bfloat16):
             assert torch.equal(attention(**given, mask=mask, bias=bias, backend=backend), wanted)
+    with torch.autocast("cpu", torch.bfloat16):
         assert torch.equal(attention(**given, mask=mask, bias=bias, return_weights=True)[1], weights)
         half = {name: t.bfloat16() for name, t in given.items()}
         out = attention(**half, mask=mask, bias=bias)

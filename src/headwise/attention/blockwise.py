@@ -8,7 +8,6 @@ Letters: B batch, H query heads, G key/value heads, T queries, S keys, K head wi
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -66,12 +65,10 @@ class _Blockwise(torch.autograd.Function):
         q: Tensor = request.q
         work = Forward(request, _dropout(request, *tensors[5:]))
         # wide also for backward, which takes differences of sums over it
-        out = torch.zeros(*q.shape[:3], request.v.shape[3], dtype=work.wide, device=q.device)
-        # +inf stands for queries that see nothing: exp(score - inf) makes weights of 0
-        log_sum = torch.full((*q.shape[:3], 1), math.inf, dtype=work.wide, device=q.device)
-        for strip, chunk in work.parts():
-            where = (chunk.batch, chunk.heads, strip.queries)
-            out[where], log_sum[where] = work.attend(strip, chunk)
+        out = torch.empty(*q.shape[:3], request.v.shape[3], dtype=work.wide, device=q.device)
+        log_sum = torch.empty(*q.shape[:3], 1, dtype=work.wide, device=q.device)
+        for part in work.parts():
+            out[part.where], log_sum[part.where] = work.attend(part)
         ctx.save_for_backward(*tensors, out, log_sum)
         # all tensors are saved the one way, so that whoever watches saved tensors (checkpointing) sees them
         nothing = q.new_empty(0)
@@ -89,9 +86,8 @@ class _Blockwise(torch.autograd.Function):
         q, k, v, bias, sink = tensors[:5]
         request = replace(ctx.request, q=q, k=k, v=v, bias=bias, sink=sink)
         work = Backward(request, _dropout(request, *tensors[5:]), ctx.needs_input_grad[:5])
-        for strip, chunk in work.parts():
-            where = (chunk.batch, chunk.heads, strip.queries)
-            work.add(strip, chunk, grad[where], out[where], log_sum[where])
+        for part in work.parts():
+            work.add(part, grad[part.where], out[part.where], log_sum[part.where])
         return (*work.gradients(), None, None, None)
 
 

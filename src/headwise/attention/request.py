@@ -103,6 +103,12 @@ class Request:
         return self.q.shape[1] // self.k.shape[1]
 
     @property
+    def needs_gradients(self) -> bool:
+        """Whether gradients will be asked for."""
+        tensors = self.q, self.k, self.v, self.bias, self.sink
+        return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+
+    @property
     def pairs(self) -> int:
         """The number of scores, B · H · T · S."""
         return math.prod(self.q.shape[:3]) * self.k.shape[2]
@@ -134,6 +140,11 @@ def sight_of(allowed: Tensor | None, bias: Tensor | None, *, groups: int, keys: 
     if seen.shape[1] != 1:
         seen = seen.reshape(seen.shape[0], groups, seen.shape[1] // groups, keys).any(dim=2)  # (B|1, G, S)
     return Sight(allowed, allowed.any(dim=-1, keepdim=True), seen.unsqueeze(-1))
+
+
+def unseen_by_python() -> bool:
+    """Return True while torch.compile traces or torch.func transforms: numbers cannot be looked at then."""
+    return torch.compiler.is_compiling() or transforming()
 
 
 def transforming() -> bool:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from headwise.attention.request import Request
+from headwise.attention import folding
+from headwise.attention.request import Request, unseen_by_python
 
 _LARGE_TABLE = 2**23
 """Scores from which blockwise attention, which needs no table of the mask, is faster on CPU than a table."""
@@ -24,7 +27,7 @@ def refusals(request: Request) -> list[str]:
     if request.scale <= 0.0:
         reasons.append("its kernels scale after the maximum and give NaN for a scale of 0 or below")
     slow = unfused(request)
-    if request.group > 1 and slow and not _folds(request):
+    if request.group > 1 and slow and not folding.folds(request):
         reasons.append(f"keys and values would be copied {request.group} times ({', '.join(slow)})")
     return reasons
 
@@ -60,40 +63,37 @@ def _hides(request: Request) -> bool:
 
 def run(request: Request) -> tuple[Tensor, None]:
     """Return the output (B, H, T, V) in the dtype of q, and no weights."""
-    q, k, v = request.q, request.k, request.v
-    batch, heads, queries, width = q.shape
-    groups = k.shape[1]
     # below this many keys, the CPU kernel turns the row of a NaN query into zeros unless it is given a table
-    short = q.device.type == "cpu" and k.shape[2] < 16
+    short = request.q.device.type == "cpu" and request.k.shape[2] < 16
     causal = request.is_causal and not short
     sight = None if causal else request.sight()
-    mask = torch.ones(1, 1, 1, k.shape[2], dtype=torch.bool, device=q.device) if short else None
-    if sight is not None:
-        q, k, v = sight.blank_queries(q), sight.blank_keys(k), sight.blank_keys(v)
-        # blind rows may see everything here and are set to 0 below: no kernel meets a row without keys
-        mask = sight.allowed | ~sight.alive if request.bias is None else sight.hide(request.bias.to(q.dtype))
-    folded = _folds(request)
-    if folded:
-        q = q.reshape(batch, groups, request.group, width)  # (B, G, H/G, K): a query row per head
-    out = F.scaled_dot_product_attention(
+    if sight is None:
+        everything = torch.ones(1, 1, 1, request.k.shape[2], dtype=torch.bool, device=request.q.device)
+        return _attend(request, request.k, request.v, everything if short else None, causal), None
+    q = sight.blank_queries(request.q)
+    request = replace(request, q=q)
+    # blind rows may see everything here and are set to 0 below: no kernel meets a row without keys
+    mask = sight.allowed | ~sight.alive if request.bias is None else sight.hide(request.bias.to(q.dtype))
+    if not short and not request.needs_gradients and q.device.type == "cpu" and not unseen_by_python():
+        # zeros for keys that nobody sees are a copy of the cache in each step, and matter only against NaN
+        out = _attend(request, request.k, request.v, mask, causal)
+        if not out.sum(dtype=torch.float32).isnan():
+            return out.masked_fill_(~sight.alive, 0.0), None
+    out = _attend(request, sight.blank_keys(request.k), sight.blank_keys(request.v), mask, causal)
+    return out.masked_fill(~sight.alive, 0.0), None
+
+
+def _attend(request: Request, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
+    q, dropout, scale = request.q, request.dropout, request.scale
+    if folding.folds(request) and not causal:
+        return folding.attend(q, k, v, mask, dropout=dropout, scale=scale)
+    return F.scaled_dot_product_attention(
         q,
         k,
         v,
         attn_mask=mask,
-        dropout_p=request.dropout,
+        dropout_p=dropout,
         is_causal=causal,
-        scale=request.scale,
-        enable_gqa=heads != groups and not folded,
+        scale=scale,
+        enable_gqa=request.group > 1,
     )
-    if folded:
-        out = out.reshape(batch, heads, queries, v.shape[3])  # (B, H, 1, V)
-    return (out if sight is None else out.masked_fill(~sight.alive, 0.0)), None
-
-
-def _folds(request: Request) -> bool:
-    """Whether the heads of a group can be rows of one head: one query, and nothing that differs by head."""
-    if request.group == 1 or request.region.rows != 1:
-        return False
-    if request.bias is not None and request.bias.shape[1] != 1:
-        return False
-    return request.mask is None or not request.mask.varies_by_head()

@@ -1,4 +1,4 @@
-"""How blockwise attention cuts the scores into tiles: their sizes, which are skipped, which need a table.
+"""What blockwise attention works on: strips, tiles and chunks, and how large they are.
 
 A strip is some queries against all keys, a tile some keys of it, a chunk some key/value heads with the query
 heads that read them. Strips and tiles are those of every head; chunk by chunk they are computed.
@@ -15,7 +15,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from headwise.attention.masks import Region
 from headwise.attention.request import Request
 
 # Numbers in one tile, over its heads. On CPU a tile per thread stays in the second-level cache with its few
@@ -25,7 +24,6 @@ _OTHER_TILE = 2**24
 _KEYS = 512
 _ROWS = 128  # queries times heads of a group
 _MOST_ROWS = 1024
-_PIECES = 4  # a tile that is hidden in part is looked at in so many pieces
 
 
 @dataclass(frozen=True)
@@ -98,11 +96,28 @@ class Patch:
     """Keys of a tile where some pairs are hidden."""
 
     keys: slice
-    """Counted from the first key of the tile."""
     hidden: Tensor
     """(B|1, H|1, t|1, s), True where the query may not attend."""
+    ceiling: Tensor | None
+    """(B|1, 1, t|1, s), -inf where hidden and +inf elsewhere; None where `hidden` is the better way."""
     unseen: Tensor | None
     """(B|1, G|1, s, 1), True for keys that no query of the strip sees; None if there are none."""
+
+    def hide(self, scores: Tensor) -> None:
+        """Put -inf into the scores (B, H, t, s) where a query may not attend."""
+        if self.ceiling is None:
+            scores.masked_fill_(self.hidden, -math.inf)
+        else:  # several times faster on CPU, but a hidden NaN would stay one
+            torch.minimum(scores, self.ceiling, out=scores)
+
+    def for_chunk(self, chunk: Chunk) -> Patch:
+        """Return the part that belongs to these heads."""
+        return Patch(
+            self.keys,
+            chunk.pick(self.hidden),
+            None if self.ceiling is None else chunk.pick(self.ceiling),
+            None if self.unseen is None else chunk.pick_groups(self.unseen),
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,20 +127,32 @@ class Tile:
     keys: slice
     patches: tuple[Patch, ...]
 
-    def for_chunk(self, chunk: Chunk) -> tuple[Patch, ...] | None:
-        """Return the patches of these heads, None if nothing is visible to them in the tile."""
-        found, covered = [], 0
-        for patch in self.patches:
-            hidden = chunk.pick(patch.hidden)
-            if hidden.device.type == "cpu" and hidden.shape[:2] != patch.hidden.shape[:2]:
-                if not hidden.any():
-                    continue
-                if hidden.all():
-                    covered += hidden.shape[3]
-            found.append(
-                Patch(patch.keys, hidden, None if patch.unseen is None else chunk.pick_groups(patch.unseen))
-            )
-        return None if covered == self.keys.stop - self.keys.start else tuple(found)
+    @property
+    def visible(self) -> bool:
+        """Whether there is a key that every query sees."""
+        return sum(length(patch.keys) for patch in self.patches) < length(self.keys)
+
+    def within(self, patch: Patch) -> slice:
+        """Return the keys of a patch, counted from the first of the tile."""
+        return slice(patch.keys.start - self.keys.start, patch.keys.stop - self.keys.start)
+
+    def trimmed(self) -> Tile | None:
+        """Return the tile without patches at its ends that hide everything, None if nothing is left."""
+        start, stop = self.keys.start, self.keys.stop
+        patches = list(self.patches)
+        while patches and patches[0].keys.start == start and bool(patches[0].hidden.all()):
+            start = patches.pop(0).keys.stop
+        while patches and patches[-1].keys.stop == stop and bool(patches[-1].hidden.all()):
+            stop = patches.pop().keys.start
+        return Tile(slice(start, stop), tuple(patches)) if start < stop else None
+
+    def for_chunk(self, chunk: Chunk) -> Tile | None:
+        """Return the tile as these heads see it, None if they see nothing of it."""
+        tile = Tile(self.keys, tuple(patch.for_chunk(chunk) for patch in self.patches))
+        smaller = any(
+            a.hidden.shape != b.hidden.shape for a, b in zip(self.patches, tile.patches, strict=True)
+        )
+        return tile.trimmed() if smaller and self.patches[0].hidden.device.type == "cpu" else tile
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,111 +165,49 @@ class Strip:
     """(B|1, H|1, t, 1), True for queries that see at least one key; None if all do."""
 
 
-def strips(request: Request, sizes: TileSizes) -> Iterator[Strip]:
-    """Cut the scores of a request into strips and tiles; what the mask hides altogether is left out.
+@dataclass(frozen=True, eq=False)
+class Part:
+    """The queries of a strip for the heads of a chunk: what is computed in one go.
 
-    Outside the CPU, what tensors say is not looked at, as that would make the device wait.
+    Letters: b sequences and h query heads of the chunk, m = b · h/R key/value heads, R = H/G.
     """
-    hides = request.bias is not None and bool((request.bias.detach() == -math.inf).any())
-    for first in range(0, request.region.rows, sizes.queries):
-        queries = slice(first, min(first + sizes.queries, request.region.rows))
-        tiles = tuple(_tiles(request, queries, sizes.keys, hides))
-        yield Strip(queries, tiles, _alive(tiles, queries, request))
+
+    strip: Strip
+    chunk: Chunk
+
+    @property
+    def where(self) -> tuple[slice, slice, slice]:
+        """Where it lies in a tensor (B, H, T, …)."""
+        return self.chunk.batch, self.chunk.heads, self.strip.queries
+
+    def tiles(self) -> Iterator[Tile]:
+        """Return the tiles in which these heads may see something."""
+        for tile in self.strip.tiles:
+            part = tile.for_chunk(self.chunk)
+            if part is not None:
+                yield part
+
+    def blind(self) -> Tensor | None:
+        """Return True for queries that see nothing, (b|1, h|1, t, 1), or None if there are none."""
+        return None if self.strip.alive is None else ~self.chunk.pick(self.strip.alive)
+
+    def fold(self, t: Tensor) -> Tensor:
+        """Turn (b, h, t, W) into (m, R·t, W): the heads of a group become rows of one."""
+        heads = length(self.chunk.merged)
+        return t.reshape(heads, t.shape[0] * t.shape[1] // heads * t.shape[2], t.shape[3])
+
+    def by_head(self, t: Tensor) -> Tensor:
+        """View (m, R·t, W) as (b, h, t, W)."""
+        return t.view(-1, length(self.chunk.heads), length(self.strip.queries), t.shape[2])
+
+    def pick(self, t: Tensor, tile: Tile) -> Tensor:
+        """Return the part of (B|1, H|1, T|1, S|1) that belongs to these queries and the keys of a tile."""
+        return self.chunk.pick(cut(t, self.strip.queries, tile.keys))
 
 
-def _tiles(request: Request, queries: slice, width: int, bias_hides: bool) -> Iterator[Tile]:
-    region = _part(request, queries, slice(0, request.region.keys))
-    if request.mask is not None:
-        region = request.mask.crop(region)
-    start = region.key - request.region.key
-    for first in range(start, start + region.keys, width):
-        keys = slice(first, min(first + width, start + region.keys))
-        part = _part(request, queries, keys)
-        if request.mask is not None:
-            part = request.mask.crop(part)
-            if part.empty:
-                continue
-            keys = slice(part.key - request.region.key, part.key - request.region.key + part.keys)
-        patches = _patches(request, queries, keys, bias_hides)
-        if not _hidden(patches, keys, request.q.device):
-            yield Tile(keys, patches)
-
-
-def _part(request: Request, queries: slice, keys: slice) -> Region:
-    whole = request.region
-    return Region(
-        whole.row + queries.start,
-        queries.stop - queries.start,
-        whole.key + keys.start,
-        keys.stop - keys.start,
-        whole.offset,
-    )
-
-
-def _patches(request: Request, queries: slice, keys: slice, bias_hides: bool) -> tuple[Patch, ...]:
-    ranges = [keys] if bias_hides else _partly_hidden(request, queries, keys)
-    found = []
-    for part in ranges:
-        allowed = None
-        if request.mask is not None:
-            allowed = request.mask.allowed(_part(request, queries, part), request.q.device)
-        if bias_hides and request.bias is not None:
-            above = cut(request.bias.detach(), queries, part) != -math.inf
-            above = above.expand(*above.shape[:3], part.stop - part.start)
-            allowed = above if allowed is None else allowed & above
-        if allowed is None or (request.q.device.type == "cpu" and bool(allowed.all())):
-            continue
-        within = slice(part.start - keys.start, part.stop - keys.start)
-        hidden = ~allowed
-        found.append(Patch(within, hidden, _unseen(hidden, request)))
-    return tuple(found)
-
-
-def _partly_hidden(request: Request, queries: slice, keys: slice) -> list[slice]:
-    """Return the keys, in few ranges, for which positions alone do not show that all are seen."""
-    mask = request.mask
-    if mask is None:
-        return []
-    width = max(1, -(-(keys.stop - keys.start) // _PIECES))
-    ranges: list[slice] = []
-    for first in range(keys.start, keys.stop, width):
-        piece = slice(first, min(first + width, keys.stop))
-        if mask.hides_nothing(_part(request, queries, piece)):
-            continue
-        if ranges and ranges[-1].stop == first:
-            ranges[-1] = slice(ranges[-1].start, piece.stop)
-        else:
-            ranges.append(piece)
-    return ranges
-
-
-def _unseen(hidden: Tensor, request: Request) -> Tensor | None:
-    unseen = hidden.all(dim=-2)  # (B|1, H|1, s)
-    if unseen.shape[1] != 1:
-        batch, _, keys = unseen.shape
-        unseen = unseen.view(batch, request.k.shape[1], request.group, keys).all(dim=2)  # (B|1, G, s)
-    if request.q.device.type == "cpu" and not unseen.any():
-        return None
-    return unseen.unsqueeze(-1)
-
-
-def _hidden(patches: tuple[Patch, ...], keys: slice, device: torch.device) -> bool:
-    if device.type != "cpu" or sum(p.keys.stop - p.keys.start for p in patches) < keys.stop - keys.start:
-        return False
-    return all(bool(patch.hidden.all()) for patch in patches)
-
-
-def _alive(tiles: tuple[Tile, ...], queries: slice, request: Request) -> Tensor | None:
-    rows = queries.stop - queries.start
-    device = request.q.device
-    alive = torch.zeros(1, 1, rows, 1, dtype=torch.bool, device=device)
-    for tile in tiles:
-        covered = sum(patch.keys.stop - patch.keys.start for patch in tile.patches)
-        if covered < tile.keys.stop - tile.keys.start:
-            return None
-        for patch in tile.patches:
-            alive = alive | ~patch.hidden.all(dim=-1, keepdim=True)
-    return None if device.type == "cpu" and bool(alive.all()) else alive
+def length(part: slice) -> int:
+    """Return how many entries a slice with both ends has."""
+    return int(part.stop) - int(part.start)
 
 
 def cut(t: Tensor, queries: slice, keys: slice) -> Tensor:
