@@ -6,8 +6,8 @@ V d_value.
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Literal, overload
+from collections.abc import Callable, Collection
+from typing import Any, Literal, overload
 
 import torch
 import torch.nn.functional as F
@@ -115,6 +115,8 @@ class MultiHeadAttention(nn.Module):
         if softcap is not None and not 0.0 < softcap < float("inf"):
             raise ValueError(f"softcap must be a finite number above 0, or None for no cap, got {softcap}")
         check_backend(backend)
+        self.attend: Callable[..., Any] = attention
+        """What attends; whoever wants to look on while the module runs may wrap it for a while."""
         self.rotary = rotary
         self.softcap = softcap
         self.backend = backend
@@ -243,7 +245,7 @@ class MultiHeadAttention(nn.Module):
             window = Mask.window(step.window)
             mask = shifted(window if mask is None else window & mask, dropped)
             bias = _without_first(bias, dropped, keys)
-        attended = attention(
+        attended = self.attend(
             q,
             k,
             v,

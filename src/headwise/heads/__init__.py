@@ -1,0 +1,16 @@
+"""What the heads of a model do: observed while it runs, in numbers, roles and losses."""
+
+from typing import TYPE_CHECKING
+
+from headwise.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from headwise.heads.seam import AttentionCall as AttentionCall
+    from headwise.heads.seam import observe as observe
+
+__getattr__, __all__ = lazy_exports(
+    __name__,
+    {
+        "headwise.heads.seam": ["AttentionCall", "observe"],
+    },
+)
