@@ -60,15 +60,15 @@ def weights(request: Request, sight: Sight | None) -> Tensor:
     else:  # one more key per head, whose weight is left out
         sink = request.sink.to(wide)[:, None, None].expand(*score.shape[:3], 1)  # (B, H, T, 1)
         weight = torch.cat((score, sink), dim=-1).softmax(dim=-1)[..., :-1]
-    return weight if sight is None else weight.masked_fill(~sight.alive, 0.0)
+    return weight if sight is None or sight.surely_alive() else weight.masked_fill(~sight.alive, 0.0)
 
 
 def scores(q: Tensor, k: Tensor, scale: float) -> Tensor:
     """Return scale · q kᵀ, (B, H, T, S), from q (B, H, T, K) and k (B, G, S, K)."""
     batch, heads, queries, width = q.shape
     groups, keys = k.shape[1:3]
-    q = q.reshape(batch, groups, heads // groups * queries, width)  # (B, G, H/G·T, K)
-    return (q @ k.mT * scale).reshape(batch, heads, queries, keys)  # (B, H, T, S)
+    q = (q * scale).reshape(batch, groups, heads // groups * queries, width)  # (B, G, H/G·T, K)
+    return (q @ k.mT).reshape(batch, heads, queries, keys)  # (B, H, T, S)
 
 
 def weigh(weight: Tensor, v: Tensor) -> Tensor:

@@ -71,8 +71,14 @@ class Sight:
         """Put zeros into keys (or values) that no query sees, for the same reason."""
         return k.masked_fill(~self.seen, 0.0)
 
+    def surely_alive(self) -> bool:
+        """Whether every query sees a key, if that can be looked at without making a device wait."""
+        return self.alive.device.type == "cpu" and not unseen_by_python() and bool(self.alive.all())
+
     def hide(self, score: Tensor) -> Tensor:
         """Put -inf where a query may not attend; a blind row gets zeros, so that its softmax makes no NaN."""
+        if self.surely_alive():
+            return score.masked_fill(~self.allowed, -math.inf)
         hidden = torch.zeros_like(self.alive, dtype=score.dtype).masked_fill(self.alive, -math.inf)
         return torch.where(self.allowed, score, hidden)
 
