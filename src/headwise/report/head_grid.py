@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from matplotlib import colormaps
 from matplotlib.cm import ScalarMappable
-from matplotlib.colors import Colormap, Normalize, TwoSlopeNorm
+from matplotlib.colors import Colormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from numpy.typing import NDArray
@@ -46,7 +46,7 @@ class HeadGrid:
         """The numbers at the ends of the colours."""
         known = self.values[np.isfinite(self.values)]
         if not known.size:
-            return 0.0, 1.0
+            return (-1.0, 1.0) if self.signed else (0.0, 1.0)
         if self.signed:
             most = float(np.abs(known).max()) or 1.0
             return -most, most
@@ -56,9 +56,7 @@ class HeadGrid:
     def colours(self) -> tuple[Colormap, Normalize]:
         """Return the colours and how numbers are placed on them."""
         low, high = self.span
-        if self.signed:
-            return colormaps["PuOr_r"], TwoSlopeNorm(0.0, low, high)
-        return viridis(), Normalize(low, high)
+        return colormaps["PuOr_r"] if self.signed else viridis(), Normalize(low, high)
 
 
 def head_grid(
@@ -116,7 +114,7 @@ def grid_figure(grid: HeadGrid) -> Figure:
                     ha="center",
                     va="center",
                     fontsize=max(4.0, cell * 22),
-                    color="black" if _luminance(shade) > 0.4 else "white",
+                    color=_ink(shade),
                     parse_math=False,
                 )
     axes.set_xticks(range(0, columns, -(-columns // 24)))
@@ -152,7 +150,7 @@ def print_grid(grid: HeadGrid, *, console: Console | None = None) -> None:
                 line.append(f" {mark or ' '} ", Style())
             elif colour:
                 shade = colours(norm(value))
-                ink = "black" if _luminance(shade) > 0.4 else "white"
+                ink = _ink(shade)
                 line.append(f" {mark or ' '} ", Style(color=ink, bgcolor=_hex(shade)))
             else:
                 level = min(int(norm(value) * len(_SHADES)), len(_SHADES) - 1)
@@ -173,6 +171,11 @@ def _legend(grid: HeadGrid, colour: bool) -> Text:
     else:
         text.append(_SHADES)
     return text.append(f" {high:.3g} {grid.unit}".rstrip())
+
+
+def _ink(shade: tuple[float, float, float, float]) -> str:
+    """Return the colour of text that stands out more: both do so equally at a luminance of 0.18."""
+    return "black" if _luminance(shade) > 0.18 else "white"
 
 
 def _hex(shade: tuple[float, float, float, float]) -> str:
