@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -84,7 +84,7 @@ def roles(table: pd.DataFrame) -> pd.DataFrame:
     missing = [name for name in ("layer", "head") if name not in table.columns]
     if missing:
         raise ValueError(f"table has no column {missing[0]!r}; give the table of statistics(…)")
-    rows = [_row(record) for record in table.to_dict("records")]
+    rows = [_row({str(name): value for name, value in record.items()}) for record in table.to_dict("records")]
     return pd.DataFrame(
         rows, columns=["layer", "head", "role", "strength", "evidence", "also", "output_share"]
     )
@@ -95,7 +95,7 @@ def judged(table: pd.DataFrame) -> list[Role]:
     return [role for role in ROLES if role.column in table.columns]
 
 
-def _row(record: dict[str, float]) -> dict[str, object]:
+def _row(record: dict[str, Any]) -> dict[str, object]:
     found = {role: _strength(role, record) for role in ROLES}
     known = {role: strength for role, strength in found.items() if strength is not None}
     fitting = [role for role, strength in known.items() if strength >= role.threshold]
@@ -111,7 +111,7 @@ def _row(record: dict[str, float]) -> dict[str, object]:
     }
 
 
-def _strength(role: Role, record: dict[str, float]) -> float | None:
+def _strength(role: Role, record: dict[str, Any]) -> float | None:
     score = record.get(role.column)
     if score is None or score != score:  # absent, or NaN because no query has such a key
         return None
@@ -121,7 +121,7 @@ def _strength(role: Role, record: dict[str, float]) -> float | None:
     return float((score - uniform) / (1.0 - uniform))
 
 
-def _evidence(role: Role, record: dict[str, float]) -> str:
+def _evidence(role: Role, record: dict[str, Any]) -> str:
     score = record[role.column]
     if role.column == _OF_ENTROPY:
         return f"entropy {score:.2f} of the greatest possible"
