@@ -1,15 +1,17 @@
 """The attention layers of a model: where they are, how many heads they have, what mixes their heads.
 
-Letters: H query heads, G key/value heads, V width of a value, D width of the layer's output.
+Letters: H query heads, G key/value heads, K width of a query and key, V width of a value, D width of the
+layer's output.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
 
 from headwise.attention import MultiHeadAttention
+from headwise.hub.library import pretrained_parts
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,41 +23,87 @@ class AttentionLayer:
     name: str
     """Where the module is in the model, as `model.get_submodule(name)` takes it."""
     module: nn.Module
-    """What computes the attention of the layer."""
+    """What computes the attention of the layer. Layers may share one, as in ALBERT."""
     n_head: int
     n_kv_head: int
+    d_head: int
+    d_value: int
     cross: bool
-    """Whether keys and values come from another sequence."""
-    o_proj: nn.Module
-    """The output projection, or `nn.Identity` where there is none."""
+    """Whether keys and values come from another sequence. A module of ours that may do either says so with
+    each call."""
+    o_proj: nn.Module | None
+    """The output projection; `nn.Identity` where heads are not mixed; None where the model does something
+    else with their outputs before it mixes them, so that there is no W_O of a head."""
 
     @property
     def output_weight(self) -> Tensor | None:
-        """The weight W_O of the output projection as (D, H·V), as `nn.Linear` keeps it; None for none."""
-        return self.o_proj.weight if isinstance(self.o_proj, nn.Linear) else None
+        """The weight W_O of the output projection as (D, H·V), as `nn.Linear` keeps it; None for none.
+
+        Raises ValueError where the model does something else with the heads before it mixes them.
+        """
+        projection = self._projection()
+        if isinstance(projection, nn.Identity):
+            return None
+        weight = projection.weight
+        if not isinstance(weight, Tensor):
+            raise TypeError(f"the output projection of layer {self.name} has no weight")
+        return weight if isinstance(projection, nn.Linear) else weight.T  # Conv1D keeps (H·V, D)
+
+    @property
+    def output_bias(self) -> Tensor | None:
+        """The bias b_O of the output projection, (D,), or None; raises as `output_weight`."""
+        bias = getattr(self._projection(), "bias", None)
+        return bias if isinstance(bias, Tensor) else None
+
+    def _projection(self) -> nn.Module:
+        if self.o_proj is None:
+            raise ValueError(
+                f"layer {self.name} does not hand its heads' outputs to one plain linear layer as they are "
+                "(adapters, quantised weights, a gate or a norm in between), so no head has a W_O of its "
+                "own; merge adapters with merge_and_unload() or load unquantised weights, if that is why"
+            )
+        return self.o_proj
 
 
 def attention_layers(model: nn.Module) -> list[AttentionLayer]:
-    """Return the attention layers of a model.
+    """Return the attention layers of a model, ours or of transformers.
+
+    Layers of ours come in the order in which they are registered. Those of a transformers model are found by
+    running it once on a few tokens (in eval mode, without gradients; remembered until its shape changes).
 
     Raises:
-        ValueError: it has none that can be observed.
+        ValueError: it has none that can be observed; the text says why.
     """
-    own = [(name, module) for name, module in model.named_modules() if isinstance(module, MultiHeadAttention)]
-    if not own:
+    layers = [_own(name, module) for name, module in model.named_modules() if _is_own(module)]
+    names: dict[nn.Module, str] = {}
+    for part in pretrained_parts(model):
+        from headwise.hub.discovery import discovered
+
+        names = names or {module: name for name, module in model.named_modules()}
+        layers += [replace(layer, name=names[layer.module]) for layer in discovered(part)]
+    if not layers:
         raise ValueError(
-            f"{type(model).__name__} has no attention that can be observed: neither headwise's nor that of a "
-            "transformers model that goes through its attention interface"
+            f"{type(model).__name__} has no attention that can be observed: neither headwise's "
+            "MultiHeadAttention nor a whole model of transformers; build it from the one, or give the other"
         )
-    return [
-        AttentionLayer(
-            index=index,
-            name=name,
-            module=module,
-            n_head=module.n_head,
-            n_kv_head=module.n_kv_head,
-            cross=module.d_context != module.d_model,
-            o_proj=module.o_proj,
-        )
-        for index, (name, module) in enumerate(own)
-    ]
+    return [replace(layer, index=index) for index, layer in enumerate(layers)]
+
+
+def _is_own(module: nn.Module) -> bool:
+    return isinstance(module, MultiHeadAttention)
+
+
+def _own(name: str, module: nn.Module) -> AttentionLayer:
+    if not isinstance(module, MultiHeadAttention):
+        raise TypeError(f"{name} is not headwise's attention but {type(module).__name__}")
+    return AttentionLayer(
+        index=0,
+        name=name,
+        module=module,
+        n_head=module.n_head,
+        n_kv_head=module.n_kv_head,
+        d_head=module.d_head,
+        d_value=module.d_value,
+        cross=module.d_context != module.d_model,
+        o_proj=module.o_proj,
+    )

@@ -1,0 +1,192 @@
+"""Finding the attention layers of a transformers model by running it once on a few tokens.
+
+What a model is made of cannot be told from names. So each layer's outputs are replaced by numbers that occur
+nowhere else, and the linear layer that receives exactly them is its output projection.
+
+Letters: B batch, H query heads, T queries, S keys, V width of a value.
+"""
+
+from __future__ import annotations
+
+import inspect
+import weakref
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headwise.attention import attention
+from headwise.hub.calls import AttentionCall
+from headwise.hub.layers import AttentionLayer
+from headwise.hub.library import transformers
+from headwise.hub.listening import Heard, listening
+from headwise.hub.modes import evaluating
+from headwise.hub.translation import Translator
+
+_TOKENS = 5
+_CONTEXT = 7
+"""Another number of tokens for the encoder, so that cross-attention shows by its shape."""
+
+Shape = tuple[tuple[str, tuple[int, ...]], ...]
+_known: weakref.WeakKeyDictionary[nn.Module, tuple[Shape, list[AttentionLayer]]] = weakref.WeakKeyDictionary()
+
+
+def discovered(model: nn.Module) -> list[AttentionLayer]:
+    """Return the attention layers of a transformers model in running order.
+
+    Names and indices are left for the caller to fill in.
+
+    Raises:
+        ValueError: it attends without transformers' interface, attends in a way of its own, or reads no
+            token ids.
+    """
+    shape = tuple((name, tuple(p.shape)) for name, p in model.named_parameters())
+    known = _known.get(model)
+    modules = set(model.modules())
+    if known is not None and known[0] == shape:
+        used = {part for layer in known[1] for part in (layer.module, layer.o_proj) if part is not None}
+        if used <= modules:
+            return known[1]
+    layers = [found.layer() for found in _dry_run(model, modules)]
+    _known[model] = shape, layers
+    return layers
+
+
+@dataclass(eq=False)
+class _Found:
+    call: AttentionCall
+    marker: Tensor
+    """(B, T, H·V), what was put in the place of its outputs."""
+    receivers: list[nn.Module] = field(default_factory=list)
+
+    def layer(self) -> AttentionLayer:
+        plain = len(self.receivers) == 1 and _is_plain(self.receivers[0])
+        layer = self.call.layer
+        return AttentionLayer(
+            index=0,
+            name="",
+            module=layer.module,
+            n_head=layer.n_head,
+            n_kv_head=layer.n_kv_head,
+            d_head=layer.d_head,
+            d_value=layer.d_value,
+            cross=layer.cross,
+            o_proj=self.receivers[0] if plain else None,
+        )
+
+
+def _dry_run(model: nn.Module, modules: set[nn.Module]) -> list[_Found]:
+    found: list[_Found] = []
+    translator = Translator()
+    generator = torch.Generator().manual_seed(0)
+
+    def listen(heard: Heard, out: Tensor) -> Tensor:
+        batch, heads, queries, width = out.shape
+        layer = AttentionLayer(
+            index=len(found),
+            name="",
+            module=heard.module,
+            n_head=heads,
+            n_kv_head=heard.k.shape[1],
+            d_head=heard.q.shape[3],
+            d_value=width,
+            cross=queries != heard.k.shape[2],
+            o_proj=None,
+        )
+        call = translator.call(layer, heard)
+        _check_ordinary(model, call)
+        numbers = torch.randn(batch, queries, heads, width, generator=generator)
+        marker = numbers.to(device=out.device, dtype=out.dtype)
+        found.append(_Found(call, marker.flatten(2)))
+        return marker.transpose(1, 2)
+
+    def receive(module: nn.Module, args: tuple[Any, ...]) -> None:
+        if found and args and isinstance(args[0], Tensor) and _same(args[0], found[-1].marker):
+            found[-1].receivers.append(module)
+
+    with ExitStack() as stack:
+        stack.enter_context(listening(tuple(modules), listen))
+        for module in modules:
+            if _is_linear(module):
+                stack.callback(module.register_forward_pre_hook(receive).remove)
+        stack.enter_context(evaluating(model))
+        stack.enter_context(torch.no_grad())
+        model(**_inputs(model))
+    if not found:
+        raise ValueError(
+            f"{type(model).__name__} attends by itself, not through transformers' attention interface, so "
+            "its heads cannot be observed; load a version of the model that uses it "
+            '(attn_implementation="sdpa" helps where options such as reorder_and_upcast_attn bypass it)'
+        )
+    return found
+
+
+def _is_linear(module: nn.Module) -> bool:
+    return isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D"
+
+
+def _is_plain(module: nn.Module) -> bool:
+    """Whether the module multiplies by its weight and does nothing else; quantised ones do not."""
+    return type(module).forward is nn.Linear.forward or type(module) is transformers().pytorch_utils.Conv1D
+
+
+def _same(received: Tensor, marker: Tensor) -> bool:
+    if received.numel() != marker.numel() or received.shape[-1] != marker.shape[-1]:
+        return False
+    return torch.equal(received.reshape(marker.shape), marker.to(received))
+
+
+def _check_ordinary(model: nn.Module, call: AttentionCall) -> None:
+    """Raise ValueError unless the heads gave what the arguments, as we read them, ask for."""
+    wanted = attention(
+        call.q.float(),
+        call.k.float(),
+        call.v.float(),
+        mask=call.mask,
+        bias=None if call.bias is None else call.bias.float(),
+        scale=call.scale,
+        softcap=call.softcap,
+        sink=None if call.sink is None else call.sink.float(),
+    )
+    tolerance = 1e-3 if call.out.dtype == torch.float32 else 5e-2
+    close = wanted.shape == call.out.shape and torch.allclose(
+        wanted, call.out.float(), rtol=tolerance, atol=tolerance * float(wanted.abs().max())
+    )
+    if not close:
+        raise ValueError(
+            f"{type(model).__name__} attends in a way of its own ({type(call.layer.module).__name__}): not "
+            "the softmax of scaled products, bias and mask times the values, so it would be misread"
+        )
+
+
+def _inputs(model: Any) -> dict[str, Tensor]:
+    """Return a few tokens in the form that the model reads."""
+    if model.main_input_name != "input_ids":
+        raise ValueError(
+            f"{type(model).__name__} reads {model.main_input_name}, not token ids; only models of text "
+            "can be observed"
+        )
+    accepted = inspect.signature(model.forward).parameters
+    config = model.config.get_text_config()
+    two = "decoder_input_ids" in accepted
+    crosses = not two and bool(getattr(config, "add_cross_attention", False))
+    inputs = {"input_ids": _ids(model, config, _CONTEXT if two else _TOKENS)}
+    if "attention_mask" in accepted:
+        inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
+    if two:
+        inputs["decoder_input_ids"] = _ids(model, config, _TOKENS)
+    if crosses:
+        embeddings = model.get_input_embeddings().weight
+        inputs["encoder_hidden_states"] = embeddings.new_ones(1, _CONTEXT, config.hidden_size)
+    return inputs
+
+
+def _ids(model: Any, config: Any, count: int) -> Tensor:
+    special = {config.pad_token_id, getattr(config, "eos_token_id", None)}
+    plain = [index for index in range(min(config.vocab_size, count + 3)) if index not in special]
+    ids = [plain[i % len(plain)] for i in range(count)]
+    if isinstance(config.eos_token_id, int) and 0 <= config.eos_token_id < config.vocab_size:
+        ids[-1] = config.eos_token_id  # some heads read the text at its end
+    return torch.tensor([ids], dtype=torch.int64, device=model.device)
