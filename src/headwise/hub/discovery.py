@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 import weakref
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -23,7 +23,7 @@ from headwise.hub.layers import AttentionLayer
 from headwise.hub.library import transformers
 from headwise.hub.listening import Heard, listening
 from headwise.hub.modes import evaluating
-from headwise.hub.translation import Translator
+from headwise.hub.translation import Translator, check_understood
 
 _TOKENS = 5
 _CONTEXT = 7
@@ -61,23 +61,18 @@ class _Found:
     """(B, T, H·V), what was put in the place of its outputs."""
     receivers: list[nn.Module] = field(default_factory=list)
 
+    @property
+    def causal(self) -> bool:
+        mask, queries, keys = self.call.mask, self.call.q.shape[2], self.call.k.shape[2]
+        return mask is not None and queries == keys and not bool(mask.to_tensor(queries, keys).triu(1).any())
+
     def layer(self) -> AttentionLayer:
         plain = len(self.receivers) == 1 and _is_plain(self.receivers[0])
-        layer = self.call.layer
-        return AttentionLayer(
-            index=0,
-            name="",
-            module=layer.module,
-            n_head=layer.n_head,
-            n_kv_head=layer.n_kv_head,
-            d_head=layer.d_head,
-            d_value=layer.d_value,
-            cross=layer.cross,
-            o_proj=self.receivers[0] if plain else None,
-        )
+        return replace(self.call.layer, causal=self.causal, o_proj=self.receivers[0] if plain else None)
 
 
-def _dry_run(model: nn.Module, modules: set[nn.Module]) -> list[_Found]:
+def _dry_run(model: Any, modules: set[nn.Module]) -> list[_Found]:
+    check_understood(model.config.get_text_config()._attn_implementation)
     found: list[_Found] = []
     translator = Translator()
     generator = torch.Generator().manual_seed(0)
@@ -93,6 +88,7 @@ def _dry_run(model: nn.Module, modules: set[nn.Module]) -> list[_Found]:
             d_head=heard.q.shape[3],
             d_value=width,
             cross=queries != heard.k.shape[2],
+            causal=None,
             o_proj=None,
         )
         call = translator.call(layer, heard)

@@ -31,6 +31,8 @@ class AttentionLayer:
     cross: bool
     """Whether keys and values come from another sequence. A module of ours that may do either says so with
     each call."""
+    causal: bool | None
+    """Whether no query sees a later key; None where each call has a mask of its own (ours)."""
     o_proj: nn.Module | None
     """The output projection; `nn.Identity` where heads are not mixed; None where the model does something
     else with their outputs before it mixes them, so that there is no W_O of a head."""
@@ -69,7 +71,8 @@ def attention_layers(model: nn.Module) -> list[AttentionLayer]:
     """Return the attention layers of a model, ours or of transformers.
 
     Layers of ours come in the order in which they are registered. Those of a transformers model are found by
-    running it once on a few tokens (in eval mode, without gradients; remembered until its shape changes).
+    running it once on a few tokens (in eval mode, without gradients; remembered until its shape changes). The
+    model's own hooks see that run too.
 
     Raises:
         ValueError: it has none that can be observed; the text says why.
@@ -105,5 +108,6 @@ def _own(name: str, module: nn.Module) -> AttentionLayer:
         d_head=module.d_head,
         d_value=module.d_value,
         cross=module.d_context != module.d_model,
+        causal=None,
         o_proj=module.o_proj,
     )

@@ -1,34 +1,80 @@
 """A model under study: the model, its tokenizer, and how to run it on texts.
 
-Letters: B texts, T tokens.
+Letters: B texts, T tokens, D width of the model.
 """
 
 from __future__ import annotations
 
+import json
 import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from headwise.hub.layers import AttentionLayer, attention_layers
+from headwise.hub.library import pretrained_parts
+from headwise.hub.modes import evaluating
 from headwise.hub.tokens import TokenBatch
 from headwise.model import GPT, load_model
+from headwise.model.folder import FORMAT
 from headwise.text import Tokenizer
+
+Side = Literal["right", "left"]
+Predicts = Literal["next token", "masked token", "nothing"]
 
 
 class Subject(ABC):
-    """A model under study. It is in eval mode."""
+    """A model under study with its tokenizer.
+
+    `run` puts the model into eval mode and afterwards back into the mode it was in; whoever runs it without
+    `run` does the same with `hub.evaluating(model)`.
+    """
 
     name: str
     model: nn.Module
-    causal: bool
-    """Whether it predicts the next token of each position."""
+    predicts: Predicts
+    """What `run` gives scores for; with "nothing" it gives the hidden states of a model without a head."""
     max_tokens: int | None
     """The most tokens it can read at once, None where there is no limit."""
+    vocab_size: int
+    """How many ids there are: those with a token and an embedding."""
+    special_ids: frozenset[int]
+    """The ids of special tokens such as <s>, [CLS] and [SEP]."""
+    pad_id: int
+    """What stands where a text is padded; the model never sees it."""
+
+    @staticmethod
+    def of(model: nn.Module, tokenizer: Any, name: str | None = None) -> Subject:
+        """Return a model in memory as a subject: a `GPT` with its `Tokenizer`, or both from transformers.
+
+        Raises:
+            TypeError: the two do not go together, or the model is neither.
+            ValueError: an encoder–decoder, whose two texts `run` could not tell apart.
+        """
+        if isinstance(model, GPT):
+            if not isinstance(tokenizer, Tokenizer):
+                raise TypeError(
+                    f"a GPT needs the Tokenizer it was trained with, got {type(tokenizer).__name__}"
+                )
+            return OwnSubject(model, tokenizer, name or "GPT")
+        if pretrained_parts(model) != [model]:
+            raise TypeError(
+                f"a subject is a GPT or a model of transformers, got {type(model).__name__}; "
+                "heads.observe(model) works with any module that has such attention"
+            )
+        from headwise.hub.pretrained import PretrainedSubject
+
+        return PretrainedSubject(model, tokenizer, name)
+
+    @property
+    def causal(self) -> bool:
+        """Whether it predicts the next token of each position."""
+        return self.predicts == "next token"
 
     @cached_property
     def layers(self) -> list[AttentionLayer]:
@@ -41,7 +87,7 @@ class Subject(ABC):
 
     @abstractmethod
     def encode(self, text: str) -> list[int]:
-        """Return the ids of a text, with the special tokens that its tokenizer adds."""
+        """Return the ids of a text, with the special tokens that its tokenizer adds; none for no text."""
 
     @abstractmethod
     def decode(self, ids: Sequence[int]) -> str:
@@ -51,45 +97,75 @@ class Subject(ABC):
     def labels(self, ids: Sequence[int]) -> list[str]:
         """Return one readable label per token."""
 
-    @property
     @abstractmethod
-    def special_ids(self) -> frozenset[int]:
-        """The ids of special tokens such as <s>, [CLS] and [SEP]."""
-
-    @property
-    @abstractmethod
-    def vocab_size(self) -> int:
-        """How many ids there are."""
+    def token_text(self, index: int) -> str:
+        """Return the text of one token; what is only a part of a character becomes U+FFFD."""
 
     @abstractmethod
+    def forward(self, batch: TokenBatch) -> Tensor:
+        """Do what `run` does, in the mode in which the model is."""
+
     def run(self, batch: TokenBatch) -> Tensor:
-        """Return the logits (B, T, vocab) of a batch."""
+        """Return the logits (B, T, vocabulary) of a batch, or hidden states (B, T, D): see `predicts`.
 
-    def batch(self, texts: Sequence[Sequence[int]]) -> TokenBatch:
-        """Put token ids of texts side by side, padded on the right.
+        The model runs in eval mode. Gradients are recorded unless the caller switches them off.
+        """
+        with evaluating(self.model):
+            return self.forward(batch)
+
+    @property
+    def pads_left(self) -> bool:
+        """Whether texts may be padded on the left without changing what the model makes of them."""
+        return True
+
+    def batch(self, texts: Sequence[Sequence[int]], padding: Side = "right") -> TokenBatch:
+        """Put token ids of texts side by side.
+
+        padding: the side on which shorter texts are filled up. What the model makes of a text does not
+            depend on it.
 
         Raises:
-            ValueError: a text is empty or has more tokens than the model can read.
+            ValueError: no text, an empty one, one with more tokens than the model can read or with an id that
+                it does not know; or a side that the model cannot be padded on.
         """
+        if padding not in get_args(Side):
+            raise ValueError(f"padding must be 'right' or 'left', got {padding!r}")
+        if not texts:
+            raise ValueError("there are no texts; give at least one")
         for number, text in enumerate(texts):
-            if not text:
-                raise ValueError(f"text {number} is empty; give each text at least one token")
-            if self.max_tokens is not None and len(text) > self.max_tokens:
-                raise ValueError(
-                    f"text {number} has {len(text)} tokens but {self.name} reads at most {self.max_tokens}; "
-                    "cut it into shorter texts"
-                )
-        longest = max(map(len, texts), default=0)
-        rows = [[*text, *[0] * (longest - len(text))] for text in texts]
-        ids = torch.tensor(rows, dtype=torch.int64, device=self.device).view(len(texts), longest)
-        lengths = torch.tensor([len(text) for text in texts], device=self.device)
-        real = torch.arange(longest, device=self.device) < lengths.unsqueeze(1)
+            self._check(number, text)
+        longest = max(map(len, texts))
+        if padding == "left" and not self.pads_left and min(map(len, texts)) < longest:
+            raise ValueError(
+                f"{self.name} counts positions from the left end whatever stands there, so it cannot be "
+                "padded on the left; use padding='right'"
+            )
+        left = padding == "left"
+        rows = []
+        for text in texts:
+            fill = [self.pad_id] * (longest - len(text))
+            rows.append([*fill, *text] if left else [*text, *fill])
+        ids = torch.tensor(rows, dtype=torch.int64, device=self.device)
+        missing = torch.tensor([longest - len(text) for text in texts], device=self.device).unsqueeze(1)
+        position = torch.arange(longest, device=self.device)
+        real = position >= missing if left else position < longest - missing
         return TokenBatch(
-            ids, real, self._among(ids, self.special_ids), self._among(ids, self.punctuation_ids)
+            ids, real, real & _among(ids, self.special_ids), real & _among(ids, self.punctuation_ids)
         )
 
-    def _among(self, ids: Tensor, which: frozenset[int]) -> Tensor:
-        return torch.isin(ids, torch.tensor(sorted(which), dtype=torch.int64, device=ids.device))
+    def _check(self, number: int, text: Sequence[int]) -> None:
+        if not text:
+            raise ValueError(f"text {number} is empty; give each text at least one token")
+        if self.max_tokens is not None and len(text) > self.max_tokens:
+            raise ValueError(
+                f"text {number} has {len(text)} tokens but {self.name} reads at most {self.max_tokens}; "
+                "cut it into shorter texts"
+            )
+        if not 0 <= min(text) <= max(text) < self.vocab_size:
+            raise ValueError(
+                f"text {number} holds ids from {min(text)} to {max(text)}, but those of {self.name} run from "
+                f"0 to {self.vocab_size - 1}; encode it with the model's own tokenizer"
+            )
 
     @cached_property
     def punctuation_ids(self) -> frozenset[int]:
@@ -97,8 +173,12 @@ class Subject(ABC):
         return frozenset(
             index
             for index in range(self.vocab_size)
-            if index not in self.special_ids and _is_punctuation(self.decode([index]))
+            if index not in self.special_ids and _is_punctuation(self.token_text(index))
         )
+
+
+def _among(ids: Tensor, which: frozenset[int]) -> Tensor:
+    return torch.isin(ids, torch.tensor(sorted(which), dtype=torch.int64, device=ids.device))
 
 
 def _is_punctuation(text: str) -> bool:
@@ -110,19 +190,22 @@ def _is_punctuation(text: str) -> bool:
 class OwnSubject(Subject):
     """A GPT of ours with its tokenizer."""
 
-    causal = True
+    predicts: Predicts = "next token"
 
     def __init__(self, model: GPT, tokenizer: Tokenizer, name: str = "GPT") -> None:
+        if tokenizer.vocab_size != model.config.vocab_size:
+            raise ValueError(
+                f"the tokenizer has {tokenizer.vocab_size} tokens but the model {model.config.vocab_size}; "
+                "give the one it was trained with"
+            )
         self.name = name
-        self.gpt = model.eval()
+        self.gpt = model
         self.model = model
         self.tokenizer = tokenizer
         self.max_tokens = model.config.block_size
         self.special_ids = frozenset()
         self.vocab_size = model.config.vocab_size
-
-    special_ids: frozenset[int]
-    vocab_size: int
+        self.pad_id = 0
 
     def encode(self, text: str) -> list[int]:
         return self.tokenizer.encode(text)
@@ -133,18 +216,52 @@ class OwnSubject(Subject):
     def labels(self, ids: Sequence[int]) -> list[str]:
         return self.tokenizer.labels(ids)
 
-    def run(self, batch: TokenBatch) -> Tensor:
+    def token_text(self, index: int) -> str:
+        return self.tokenizer.decode([index])
+
+    @property
+    def pads_left(self) -> bool:
+        return False  # its mask hides what comes later, and nothing else
+
+    def forward(self, batch: TokenBatch) -> Tensor:
         # padding stands after the last real token, and no query sees what comes after it
         logits: Tensor = self.gpt(batch.ids)
         return logits
 
 
-def open_subject(source: Path | str, device: str | torch.device = "cpu") -> Subject:
+def open_subject(
+    source: Path | str, device: str | torch.device = "cpu", dtype: torch.dtype | None = None
+) -> Subject:
     """Open a model folder of ours, or a Hugging Face folder or name.
 
+    A name such as "openai-community/gpt2" is looked for in Hugging Face's cache first and downloaded if it is
+    not there. Nothing but safetensors weights is read, and no code from a repository is run.
+
+    dtype: of the weights; default float32 on the CPU, elsewhere that in which they are stored.
+
     Raises:
-        FileNotFoundError: there is no such folder.
-        ValueError: it holds no model that can be read.
+        FileNotFoundError: there is no such folder, and no such name in reach.
+        ValueError: it holds no model that can be read; the text says why and what to do.
     """
-    model, tokenizer = load_model(source, device)
-    return OwnSubject(model, tokenizer, str(source))
+    folder = Path(source)
+    if not _is_hugging_face(folder, str(source)):
+        model, tokenizer = load_model(folder, device)
+        return OwnSubject(model if dtype is None else model.to(dtype), tokenizer, str(source))
+    from headwise.hub.pretrained import open_pretrained
+
+    if dtype is None and torch.device(device).type == "cpu":
+        dtype = torch.float32
+    return open_pretrained(str(source), device, dtype)
+
+
+def _is_hugging_face(folder: Path, source: str) -> bool:
+    """Whether this is to be read by transformers; what is neither is left to `load_model` to complain of."""
+    config = folder / "config.json"
+    if folder.exists():
+        try:
+            found = json.loads(config.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return False
+        return isinstance(found, dict) and found.get("format") != FORMAT and "model_type" in found
+    parts = source.split("/")
+    return len(parts) <= 2 and all(parts) and not source.startswith((".", "~")) and "\\" not in source

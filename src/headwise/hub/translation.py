@@ -45,7 +45,7 @@ class Translator:
                 options["sink"],
                 options["cross"],
             )
-        check_understood(heard)
+        check_understood(heard.implementation)
         k, v = heard.k, heard.v
         table = options["attention_mask"]
         position_bias = options.get("position_bias")
@@ -91,11 +91,11 @@ class Translator:
         return mask, bias
 
 
-def check_understood(heard: Heard) -> None:
-    """Raise ValueError unless the arguments of the attention function are understood."""
-    if heard.implementation not in UNDERSTOOD:
+def check_understood(implementation: str | None) -> None:
+    """Raise ValueError unless the arguments of an attention function of transformers are understood."""
+    if implementation is not None and implementation not in UNDERSTOOD:
         raise ValueError(
-            f"the model attends with {heard.implementation!r}, whose masks cannot be read; "
+            f"the model attends with {implementation!r}, whose masks cannot be read; "
             'call model.set_attn_implementation("sdpa") first'
         )
 

@@ -105,7 +105,7 @@ def bytes_of_tokens(engine: tokenizers.Tokenizer, kind: Kind, source: str) -> li
             raise ValueError(f"{source} is damaged: {longest!r} is not a single character")
         return [name.encode("utf-8") for name in names]
     added = {token.content for token in engine.get_added_tokens_decoder().values()}
-    byte_of = _byte_of_symbol()
+    byte_of = byte_of_symbol()
     if not byte_of.keys() <= vocabulary.keys():
         raise ValueError(f"{source} is damaged: a byte-level BPE needs a token for each of the 256 bytes")
     try:
@@ -129,7 +129,7 @@ def _normalizer_in_a_file() -> Any:
     return json.loads(character_engine(["a"]).to_str())["normalizer"]
 
 
-def _byte_of_symbol() -> dict[str, int]:
+def byte_of_symbol() -> dict[str, int]:
     """The byte-level alphabet of GPT-2.
 
     A visible Latin-1 character stands for its own byte; the other bytes follow in order from U+0100.
