@@ -5,12 +5,20 @@ from typing import TYPE_CHECKING
 from headwise.lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from headwise.heads.repeated import induction_scores as induction_scores
     from headwise.heads.seam import AttentionCall as AttentionCall
     from headwise.heads.seam import observe as observe
+    from headwise.heads.statistics_collector import StatisticsCollector as StatisticsCollector
+    from headwise.heads.statistics_collector import statistics as statistics
+    from headwise.heads.statistics_result import HeadMap as HeadMap
+    from headwise.heads.statistics_result import HeadStatistics as HeadStatistics
 
 __getattr__, __all__ = lazy_exports(
     __name__,
     {
+        "headwise.heads.repeated": ["induction_scores"],
+        "headwise.heads.statistics_result": ["HeadMap", "HeadStatistics"],
         "headwise.heads.seam": ["AttentionCall", "observe"],
+        "headwise.heads.statistics_collector": ["StatisticsCollector", "statistics"],
     },
 )

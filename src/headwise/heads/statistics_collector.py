@@ -1,0 +1,199 @@
+"""Statistics of every head over any number of texts, without a matrix of weights.
+
+Letters: B texts, H query heads, T queries, S keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from headwise.attention.request import WeightsOf
+from headwise.heads.seam import AttentionCall, observe
+from headwise.heads.statistics_reduction import columns, length_factors, reduce_call
+from headwise.heads.statistics_result import Head, HeadMap, HeadStatistics
+from headwise.heads.weights import weights_of
+from headwise.hub import AttentionLayer, Subject, TokenBatch
+
+
+class StatisticsCollector:
+    """Gathers the statistics of heads from calls of attention.
+
+    layers: the layers whose calls will come. received: whether to add up what each key receives as well,
+    which takes somewhat longer. curves: heads, as (layer, head), for which what each key of each text
+    receives is kept; needs received.
+
+    Raises ValueError for a head that does not exist, and for curves without received.
+    """
+
+    def __init__(
+        self,
+        layers: Sequence[AttentionLayer],
+        *,
+        received: bool = True,
+        curves: Collection[Head] = (),
+    ) -> None:
+        check_heads(layers, curves, "curves")
+        if curves and not received:
+            raise ValueError("curves are of what keys receive; give received=True with them")
+        self.columns = columns(received)
+        self.wants_received = received
+        self.curves = frozenset(curves)
+        self._sums = {
+            layer.index: torch.zeros(3, len(self.columns), layer.n_head, dtype=torch.float64)
+            for layer in layers
+        }
+        self._factors: dict[int, Tensor | None] = {}
+        self._received: dict[Head, list[Tensor]] = {head: [] for head in sorted(self.curves)}
+
+    @torch.no_grad()
+    def update(self, call: AttentionCall, batch: TokenBatch, keys: TokenBatch | None = None) -> None:
+        """Add a call on these tokens.
+
+        batch: the tokens of the queries; padding does not count. keys: those of the keys where they are of
+        another sequence; without them nothing is said about first, special and punctuation tokens there.
+        Masses on the query's own position and its neighbours are NaN in such layers.
+
+        Raises ValueError if the tokens do not fit the call, or the layer was not announced.
+        """
+        index = call.layer.index
+        if index not in self._sums:
+            raise ValueError(f"layer {index} ({call.layer.name}) is not among the layers of this collector")
+        if index not in self._factors:
+            self._factors[index] = length_factors(call.layer, call.v.shape[3])
+        sums = reduce_call(call, batch, keys, self._factors[index], received=self.wants_received)
+        self._sums[index] += sums.values.cpu()
+        if sums.received is not None:
+            real = (batch if keys is None else keys).real
+            for layer, head in self.curves:
+                if layer == index:
+                    self._received[layer, head] += [
+                        shares[head, there].cpu() for shares, there in zip(sums.received, real, strict=True)
+                    ]
+
+    def state(self) -> dict[str, Tensor]:
+        """Return what was gathered as tensors that add up: those of several processes may be summed.
+
+        Curves are not among them.
+        """
+        return {f"layer.{index}": sums.clone() for index, sums in self._sums.items()}
+
+    def add_state(self, state: Mapping[str, Tensor]) -> None:
+        """Add what another collector of the same model and options gathered.
+
+        Raises ValueError if it is of other layers, heads or columns.
+        """
+        here = {name: tuple(t.shape) for name, t in self.state().items()}
+        there = {name: tuple(t.shape) for name, t in state.items()}
+        if here != there:
+            raise ValueError(f"the state is of {there}, but this collector has {here}")
+        for index, sums in self._sums.items():
+            sums += state[f"layer.{index}"].to(sums)
+
+    def result(self) -> HeadStatistics:
+        """Return the statistics of everything so far."""
+        return HeadStatistics(
+            {index: sums.clone() for index, sums in self._sums.items()},
+            self.columns,
+            received={head: list(curves) for head, curves in self._received.items()},
+        )
+
+
+def check_heads(layers: Sequence[AttentionLayer], heads: Collection[Head], name: str) -> None:
+    """Raise ValueError unless all these heads, (layer, head), exist."""
+    have = {layer.index: layer.n_head for layer in layers}
+    for layer, head in heads:
+        if layer not in have:
+            raise ValueError(f"{name} names layer {layer}, but the model has layers 0 … {len(have) - 1}")
+        if not 0 <= head < have[layer]:
+            raise ValueError(
+                f"{name} names head {head} of layer {layer}, which has heads 0 … {have[layer] - 1}"
+            )
+
+
+def statistics(
+    subject: Subject,
+    texts: Sequence[str | Sequence[int]],
+    *,
+    received: bool = True,
+    curves: Collection[Head] = (),
+    maps: Collection[Head] = (),
+    map_tokens: int = 1024,
+    repeated: bool = False,
+    batch_tokens: int = 4096,
+    progress: Callable[[int, int], None] | None = None,
+) -> HeadStatistics:
+    """Say what every head of a model does, over any number of texts of any length.
+
+    texts: as text or as token ids. received, curves: as for `StatisticsCollector`. maps: heads, as
+    (layer, head), whose weights are kept, a matrix per text; other heads' weights are never formed. A text
+    longer than map_tokens is then an error. repeated: add the scores on repeated random tokens, see
+    `induction_scores`. batch_tokens: texts are read side by side up to so many tokens. progress: called with
+    the number of texts read and of all.
+
+    Raises ValueError for no texts, an empty text, one that is longer than the model can read or than
+    map_tokens, and for a head that does not exist.
+    """
+    if isinstance(texts, str):
+        raise TypeError("texts must be a list of texts, got one text; write [text]")
+    if not texts:
+        raise ValueError("statistics needs at least one text, got none")
+    check_heads(subject.layers, maps, "maps")
+    collector = StatisticsCollector(subject.layers, received=received, curves=curves)
+    kept: dict[Head, list[HeadMap]] = {head: [] for head in sorted(maps)}
+    ids = [subject.encode(text) if isinstance(text, str) else list(text) for text in texts]
+    if maps:
+        for number, text in enumerate(ids):
+            if len(text) > map_tokens:
+                raise ValueError(
+                    f"text {number} has {len(text)} tokens, but maps are kept of at most {map_tokens}; "
+                    "shorten it or raise map_tokens"
+                )
+    for start, group in batches(ids, batch_tokens):
+        batch = subject.batch(group)
+
+        def look(call: AttentionCall, batch: TokenBatch = batch, start: int = start) -> None:
+            collector.update(call, batch)
+            for head, weights in _maps(call, kept):
+                for n, (each, real) in enumerate(zip(weights, batch.real, strict=True)):
+                    labels = tuple(subject.labels(batch.ids[n, real].tolist()))
+                    kept[head].append(HeadMap(start + n, each[real][:, real].float().cpu(), labels))
+
+        with torch.no_grad(), observe(subject.model, look):
+            subject.run(batch)
+        if progress is not None:
+            progress(start + len(group), len(ids))
+    result = collector.result()
+    result.maps = kept
+    if repeated:
+        from headwise.heads.repeated import induction_scores
+
+        result.repeated = induction_scores(subject)
+    return result
+
+
+def batches(ids: Sequence[Sequence[int]], tokens: int) -> Iterator[tuple[int, list[Sequence[int]]]]:
+    """Cut texts, in their order, into groups of at most so many tokens, padding among them.
+
+    Yields the number of each group's first text, and its texts; a longer text is a group of its own.
+    """
+    start, group, longest = 0, list[Sequence[int]](), 0
+    for number, text in enumerate(ids):
+        longest = max(longest, len(text))
+        if group and longest * (len(group) + 1) > tokens:
+            yield start, group
+            start, group, longest = number, [], len(text)
+        group.append(text)
+    if group:
+        yield start, group
+
+
+def _maps(call: AttentionCall, wanted: Collection[Head]) -> Iterator[tuple[Head, Tensor]]:
+    """Return the weights (B, T, S) of those heads of this layer that are wanted."""
+    heads = [head for layer, head in wanted if layer == call.layer.index]
+    if heads:
+        weights = weights_of(call, WeightsOf(heads=heads))
+        for n, head in enumerate(heads):
+            yield (call.layer.index, head), weights[:, n]
