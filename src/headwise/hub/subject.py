@@ -118,11 +118,11 @@ class OwnSubject(Subject):
         self.model = model
         self.tokenizer = tokenizer
         self.max_tokens = model.config.block_size
-        self.special_ids = frozenset()
         self.vocab_size = model.config.vocab_size
 
-    special_ids: frozenset[int]
-    vocab_size: int
+    # values, so that they count as overriding the abstract properties
+    special_ids: frozenset[int] = frozenset()
+    vocab_size: int = 0
 
     def encode(self, text: str) -> list[int]:
         return self.tokenizer.encode(text)
