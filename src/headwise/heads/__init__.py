@@ -5,12 +5,15 @@ from typing import TYPE_CHECKING
 from headwise.lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from headwise.heads.ablation import Ablation as Ablation
+    from headwise.heads.ablation import ablate as ablate
     from headwise.heads.seam import AttentionCall as AttentionCall
     from headwise.heads.seam import observe as observe
 
 __getattr__, __all__ = lazy_exports(
     __name__,
     {
+        "headwise.heads.ablation": ["Ablation", "ablate"],
         "headwise.heads.seam": ["AttentionCall", "observe"],
     },
 )
