@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 from headwise.lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from headwise.heads.ablation import Ablation as Ablation
+    from headwise.heads.ablation import ablate as ablate
     from headwise.heads.repeated import induction_scores as induction_scores
     from headwise.heads.seam import AttentionCall as AttentionCall
     from headwise.heads.seam import observe as observe
@@ -18,6 +20,7 @@ __getattr__, __all__ = lazy_exports(
     {
         "headwise.heads.repeated": ["induction_scores"],
         "headwise.heads.statistics_result": ["HeadMap", "HeadStatistics"],
+        "headwise.heads.ablation": ["Ablation", "ablate"],
         "headwise.heads.seam": ["AttentionCall", "observe"],
         "headwise.heads.statistics_collector": ["StatisticsCollector", "statistics"],
     },
