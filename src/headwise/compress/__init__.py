@@ -8,10 +8,15 @@ if TYPE_CHECKING:
     from headwise.compress.grouping import GroupResult as GroupResult
     from headwise.compress.grouping import expand as expand
     from headwise.compress.grouping import group as group
+    from headwise.compress.pruning import PruneResult as PruneResult
+    from headwise.compress.pruning import choose as choose
+    from headwise.compress.pruning import level as level
+    from headwise.compress.pruning import prune as prune
 
 __getattr__, __all__ = lazy_exports(
     __name__,
     {
         "headwise.compress.grouping": ["GroupResult", "expand", "group"],
+        "headwise.compress.pruning": ["PruneResult", "choose", "level", "prune"],
     },
 )
