@@ -5,6 +5,8 @@ Letters: B batch, G key/value heads, T new positions, S keys returned, K head wi
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -42,7 +44,9 @@ class LayerCache:
         capacity: slots, each for one position. d_value: default d_head.
         window: keep the last so many positions; default all, which then are at most capacity.
 
-        Raises ValueError for a size below 1 or a window beyond capacity.
+        n_kv_head: 0 for a layer without heads, whose positions are only counted.
+
+        Raises ValueError for another size below 1 or a window beyond capacity.
         """
         d_value = d_head if d_value is None else d_value
         sizes = {
@@ -54,8 +58,9 @@ class LayerCache:
             "window": 1 if window is None else window,
         }
         for name, size in sizes.items():
-            if size < 1:
-                raise ValueError(f"{name} of a cache must be at least 1, got {size}")
+            least = 0 if name == "n_kv_head" else 1
+            if size < least:
+                raise ValueError(f"{name} of a cache must be at least {least}, got {size}")
         if window is not None and window > capacity:
             raise ValueError(
                 f"window={window} does not fit into capacity={capacity} slots; "
@@ -195,7 +200,7 @@ class KVCache:
         self,
         n_layer: int,
         batch: int,
-        n_kv_head: int,
+        n_kv_head: int | Sequence[int],
         capacity: int,
         d_head: int,
         d_value: int | None = None,
@@ -204,12 +209,18 @@ class KVCache:
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> None:
-        """Make empty caches of ``capacity`` slots; arguments and errors as for `LayerCache`."""
+        """Make empty caches of ``capacity`` slots; arguments and errors as for `LayerCache`.
+
+        n_kv_head: one number, or one for each layer.
+        """
         if n_layer < 1:
             raise ValueError(f"n_layer of a cache must be at least 1, got {n_layer}")
+        counts = [n_kv_head] * n_layer if isinstance(n_kv_head, int) else list(n_kv_head)
+        if len(counts) != n_layer:
+            raise ValueError(f"n_kv_head gives {len(counts)} numbers for the {n_layer} layers of the cache")
         self.layers = tuple(
-            LayerCache(batch, n_kv_head, capacity, d_head, d_value, window=window, dtype=dtype, device=device)
-            for _ in range(n_layer)
+            LayerCache(batch, count, capacity, d_head, d_value, window=window, dtype=dtype, device=device)
+            for count in counts
         )
 
     def layer(self, index: int) -> LayerCache:
@@ -240,7 +251,7 @@ class KVCache:
 
     @property
     def nbytes(self) -> int:
-        """Bytes held: n_layer · B · G · capacity · (K + V) · bytes per number."""
+        """Bytes held, for each layer B · G · capacity · (K + V) · bytes per number."""
         return sum(layer.nbytes for layer in self.layers)
 
     def reorder(self, index: Int[Tensor, " B"]) -> None:

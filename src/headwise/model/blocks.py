@@ -7,6 +7,7 @@ from torch.nn import functional as F
 
 from headwise.attention import LayerCache, Mask, MultiHeadAttention, Rotary
 from headwise.model.config import ModelSettings
+from headwise.model.heads import NoHeads
 
 
 def make_norm(settings: ModelSettings) -> nn.Module:
@@ -50,20 +51,28 @@ class SwiGLUFeedForward(nn.Module):
 class Block(nn.Module):
     """One layer: norm → attention, norm → feed-forward, each added to its input if `residual`."""
 
-    def __init__(self, settings: ModelSettings, rotary: Rotary | None) -> None:
+    def __init__(
+        self, settings: ModelSettings, rotary: Rotary | None, heads: tuple[int, int] | None = None
+    ) -> None:
+        """heads: query heads and key/value heads of this layer, default those of the settings."""
         super().__init__()
+        n_head, n_kv_head = heads or (settings.n_head, settings.kv_heads)
         self.residual = settings.residual
         self.attention_norm = make_norm(settings)
-        self.attention = MultiHeadAttention(
-            settings.d_model,
-            settings.n_head,
-            n_kv_head=settings.n_kv_head,
-            d_head=settings.d_head,
-            bias=settings.bias,
-            dropout=settings.dropout,
-            rotary=rotary,
-            output_projection=settings.output_projection == "learned",
-        )
+        self.attention: MultiHeadAttention | NoHeads
+        if n_head:
+            self.attention = MultiHeadAttention(
+                settings.d_model,
+                n_head,
+                n_kv_head=n_kv_head,
+                d_head=settings.head_width,
+                bias=settings.bias,
+                dropout=settings.dropout,
+                rotary=rotary,
+                output_projection=settings.output_projection == "learned",
+            )
+        else:
+            self.attention = NoHeads(settings.d_model, bias=settings.bias)
         self.mlp: nn.Module | None = None
         if settings.mlp != "none":
             self.mlp_norm = make_norm(settings)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -104,6 +105,49 @@ class GPTConfig(ModelSettings):
     """`ModelSettings` and the number of tokens in the vocabulary."""
 
     vocab_size: int = Field(ge=1, description="Number of different tokens.")
+    layer_heads: tuple[tuple[int, int], ...] | None = Field(
+        None,
+        description="Query heads and key/value heads of each layer, where surgery made the layers differ; "
+        "0, 0 for a layer without any. They stand in place of n_head and n_kv_head, which then say what the "
+        "model had before.",
+    )
+
+    def heads_of(self, layer: int) -> tuple[int, int]:
+        """Return the numbers of query heads and of key/value heads of a layer, counted from 0."""
+        return (self.n_head, self.kv_heads) if self.layer_heads is None else self.layer_heads[layer]
+
+    def with_heads(self, counts: Sequence[tuple[int, int]]) -> GPTConfig:
+        """Return the config of this model with so many query heads and key/value heads in each layer."""
+        if list(counts) == [self.heads_of(layer) for layer in range(self.n_layer)]:
+            return self
+        values = self.model_dump() | {"d_head": self.head_width, "layer_heads": None}
+        first = counts[0]
+        if all(pair == first for pair in counts) and first[0]:
+            values |= {"n_head": first[0], "n_kv_head": first[1] if first[1] != first[0] else None}
+        else:
+            values["layer_heads"] = tuple(counts)
+        return GPTConfig.model_validate(values)
+
+    @model_validator(mode="after")
+    def _check_layer_heads(self) -> Self:
+        if self.layer_heads is None:
+            return self
+        problems = []
+        if len(self.layer_heads) != self.n_layer:
+            problems.append(f"layer_heads names {len(self.layer_heads)} layers of n_layer={self.n_layer}")
+        problems += [
+            f"layer_heads gives layer {layer} {h} query heads and {g} key/value heads, "
+            "wanted are a multiple of them, or 0 and 0"
+            for layer, (h, g) in enumerate(self.layer_heads)
+            if min(h, g) < 0 or (h == 0) != (g == 0) or (g and h % g)
+        ]
+        if self.d_head is None:
+            problems.append("layer_heads needs d_head, which no number of heads tells")
+        if self.output_projection == "identity":
+            problems.append("layer_heads needs output_projection=learned")
+        if problems:
+            raise ValueError("; ".join(problems))
+        return self
 
 
 # Each rung adds one idea to the one before; the last two are the modern and the classic whole.

@@ -29,7 +29,9 @@ class GPT(nn.Module):
         )
         self.embedding_dropout = nn.Dropout(config.dropout)
         rotary = Rotary(config.head_width) if config.position == "rotary" else None
-        self.blocks = nn.ModuleList(Block(config, rotary) for _ in range(config.n_layer))
+        self.blocks = nn.ModuleList(
+            Block(config, rotary, config.heads_of(layer)) for layer in range(config.n_layer)
+        )
         self.final_norm = make_norm(config)
         self.head = nn.Linear(config.d_model, config.vocab_size, bias=False)
         self._initialise()
@@ -140,7 +142,7 @@ class GPT(nn.Module):
         return KVCache(
             self.config.n_layer,
             batch,
-            self.config.kv_heads,
+            [self.config.heads_of(layer)[1] for layer in range(self.config.n_layer)],
             self.config.block_size if capacity is None else capacity,
             self.config.head_width,
             dtype=weight.dtype,

@@ -1,0 +1,22 @@
+"""Fewer heads and a smaller cache: grouping key/value heads, removing heads, and judging what it cost."""
+
+from typing import TYPE_CHECKING
+
+from headwise.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from headwise.compress.grouping import GroupResult as GroupResult
+    from headwise.compress.grouping import expand as expand
+    from headwise.compress.grouping import group as group
+    from headwise.compress.pruning import PruneResult as PruneResult
+    from headwise.compress.pruning import choose as choose
+    from headwise.compress.pruning import level as level
+    from headwise.compress.pruning import prune as prune
+
+__getattr__, __all__ = lazy_exports(
+    __name__,
+    {
+        "headwise.compress.grouping": ["GroupResult", "expand", "group"],
+        "headwise.compress.pruning": ["PruneResult", "choose", "level", "prune"],
+    },
+)

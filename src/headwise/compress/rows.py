@@ -1,0 +1,70 @@
+"""Texts as rows of tokens of one length, and what a model loses on them.
+
+Letters: B rows of a batch, T tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from headwise.hub.subject import Subject
+from headwise.hub.surgery import next_token_logits
+
+ROW = 512
+"""Tokens of a row, where the model can read so many."""
+
+
+def rows_of(
+    subject: Subject, texts: Iterable[str], *, length: int | None = None, most: int | None = None
+) -> list[Tensor]:
+    """Return the tokens of texts, one behind the other, in rows (1, T) of one length.
+
+    length: default 512, or the most that the model can read. most: stop after so many tokens. What is left
+    at the end becomes a shorter row, if it has at least 2 tokens.
+
+    Raises:
+        ValueError: a length below 2 or beyond what the model can read; no text.
+    """
+    limit = subject.max_tokens
+    length = min(ROW, limit or ROW) if length is None else length
+    if length < 2 or (limit is not None and length > limit):
+        raise ValueError(f"length of a row must lie in 2 … {limit or 'any'}, got {length}")
+    ids: list[int] = []
+    for text in texts:
+        ids += subject.encode(text) if text else []
+        if most is not None and len(ids) >= most:
+            del ids[most:]
+            break
+    if len(ids) < 2:
+        raise ValueError(
+            f"the calibration text has {len(ids)} tokens; give some 10,000 tokens of text like what the "
+            "model is for"
+        )
+    rows = [ids[start : start + length] for start in range(0, len(ids), length)]
+    return [torch.tensor([row], device=subject.device) for row in rows if len(row) > 1]
+
+
+@torch.no_grad()
+def losses(model: nn.Module, rows: Sequence[Tensor]) -> Tensor:
+    """Return the loss of every predicted token in nats, float64, of rows of tokens (B, T)."""
+    training = model.training
+    model.eval()
+    try:
+        return torch.cat([_row_losses(model, row) for row in rows])
+    finally:
+        model.train(training)
+
+
+def _row_losses(model: nn.Module, row: Tensor) -> Tensor:
+    logits = next_token_logits(model, row)[:, :-1].float()
+    return F.cross_entropy(logits.flatten(0, 1), row[:, 1:].flatten(), reduction="none").double().cpu()
+
+
+def perplexity(model: nn.Module, rows: Sequence[Tensor]) -> float:
+    """Return exp of the mean loss on rows of tokens (B, T)."""
+    return math.exp(float(losses(model, rows).mean()))
