@@ -12,14 +12,17 @@ from typer.core import TyperCommand, TyperGroup
 
 from headwise import __version__
 
-# Each verb is the module headwise.cli.<verb> with a function of the same name. The summary stands here
-# so that `headwise --help` imports none of them (torch alone takes over a second).
+# Each verb is the module headwise.cli.<verb> (- becomes _) with a function of the same name. The summary
+# stands here so that `headwise --help` imports none of them (torch alone takes over a second).
 VERBS = {
     "demo": "Train, compare, look and report on built-in text: the whole tour in a few minutes.",
     "train": "Train a language model made of attention heads on your own text.",
     "generate": "Continue a prompt with a trained model.",
     "compare": "Train variants under equal conditions and say whether the difference is real.",
     "show": "Draw what the heads of a trained model attend to, or what a mask lets them see.",
+    "heads": "What every head of a model does: its role, how strong, and what speaks for it.",
+    "ablate": "What each head is worth: what is lost when it is silenced.",
+    "compare-heads": "Two models head by head: what changed.",
     "cost": "What a model costs: parameters, memory, FLOPs; by formula and measured.",
     "walkthrough": "Multi-head attention step by step in NumPy, every array printed.",
     "trace": "Name the shape at every step of multi-head attention.",
@@ -41,9 +44,10 @@ class _Verb(TyperCommand):
 
 
 def _load(verb: str) -> Any:
-    module = importlib.import_module(f"headwise.cli.{verb}")
+    name = verb.replace("-", "_")
+    module = importlib.import_module(f"headwise.cli.{name}")
     app = typer.Typer(**_LOOK)
-    app.command(verb)(getattr(module, verb))
+    app.command(verb)(getattr(module, name))
     return typer.main.get_command(app)
 
 

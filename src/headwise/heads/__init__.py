@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from headwise.heads.ablation import Ablation as Ablation
     from headwise.heads.ablation import ablate as ablate
     from headwise.heads.repeated import induction_scores as induction_scores
+    from headwise.heads.role_rules import roles as roles
     from headwise.heads.seam import AttentionCall as AttentionCall
     from headwise.heads.seam import observe as observe
     from headwise.heads.statistics_collector import StatisticsCollector as StatisticsCollector
@@ -21,6 +22,7 @@ __getattr__, __all__ = lazy_exports(
         "headwise.heads.repeated": ["induction_scores"],
         "headwise.heads.statistics_result": ["HeadMap", "HeadStatistics"],
         "headwise.heads.ablation": ["Ablation", "ablate"],
+        "headwise.heads.role_rules": ["roles"],
         "headwise.heads.seam": ["AttentionCall", "observe"],
         "headwise.heads.statistics_collector": ["StatisticsCollector", "statistics"],
     },

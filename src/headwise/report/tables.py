@@ -1,10 +1,20 @@
-"""Tables for the terminal, aligned by what a terminal shows: a Hangul syllable is two columns wide."""
+"""Tables: for the terminal, where a Hangul syllable is two columns wide, and as files."""
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.cells import cell_len, set_cell_size
+
+from headwise.files import replacing
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+TABLE_SUFFIXES = (".csv", ".json", ".parquet")
 
 
 def pad(text: str, width: int, *, right: bool = False) -> str:
@@ -32,3 +42,28 @@ def aligned(rows: Sequence[Sequence[str]], *, left: Sequence[int] = (0,), gap: s
         cells = [pad(text, widths[i], right=i not in left) for i, text in enumerate(row)]
         lines.append(gap.join(cells).rstrip())
     return lines
+
+
+def check_table_file(path: Path) -> None:
+    """Raise ValueError unless `path` names a file that `save_table` can write; ask before long work."""
+    if path.suffix not in TABLE_SUFFIXES:
+        raise ValueError(f"cannot write {path.name!r}: the name must end in {', '.join(TABLE_SUFFIXES)}")
+    if path.is_dir():
+        raise ValueError(f"cannot write {path}: it is a folder")
+    if path.suffix == ".parquet" and importlib.util.find_spec("pyarrow") is None:
+        raise ValueError("writing .parquet needs the package pyarrow; install it, or write .csv or .json")
+
+
+def save_table(table: pd.DataFrame, path: Path) -> None:
+    """Write a table as CSV, JSON (a list of objects, NaN as null) or Parquet, by the suffix, all or nothing.
+
+    Raises ValueError as `check_table_file` does.
+    """
+    check_table_file(path)
+    with replacing(path) as temporary:
+        if path.suffix == ".csv":
+            table.to_csv(temporary, index=False, lineterminator="\n")
+        elif path.suffix == ".json":
+            table.to_json(temporary, orient="records", double_precision=15, force_ascii=False, indent=1)
+        else:
+            table.to_parquet(temporary, engine="pyarrow", index=False)

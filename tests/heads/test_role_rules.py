@@ -7,7 +7,7 @@ import math
 import pandas as pd
 import pytest
 
-from headwise.heads.roles import INITIALS, NO_ROLE, ROLES, judged, roles
+from headwise.heads.role_rules import INITIALS, NO_ROLE, ROLES, judged, roles
 
 
 def head(**scores: float) -> pd.DataFrame:

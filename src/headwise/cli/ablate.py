@@ -1,0 +1,140 @@
+"""headwise ablate: what each head is worth."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from headwise.cli.interrupts import interruptible
+from headwise.cli.options import Device, Json, Quiet
+from headwise.cli.subjects import AnyModel, Data, Length, Text, Texts, open_model, progress_of, read_texts
+
+_LISTED = 10
+
+
+def ablate(
+    model: AnyModel,
+    text: Text = None,
+    data: Data = None,
+    texts: Texts = 16,
+    length: Length = 256,
+    how: Annotated[
+        Literal["zero", "mean", "resample"],
+        typer.Option(
+            help="What takes the place of a silent head's output: nothing, its mean over the texts, or its "
+            "output on another text."
+        ),
+    ] = "zero",
+    measure: Annotated[
+        Literal["loss", "output"],
+        typer.Option(help="Loss per token, or how far the output turns, for models that predict nothing."),
+    ] = "loss",
+    retrieval: Annotated[
+        Literal["repeat", "pairs", "none"],
+        typer.Option(help="Random sequences on which tokens can only be looked up, or none."),
+    ] = "repeat",
+    importance: Annotated[
+        bool, typer.Option(help="Also rank heads by gradients, and say how far the two orders agree.")
+    ] = True,
+    seed: Annotated[int, typer.Option(help="For what is drawn at random.")] = 0,
+    work: Annotated[
+        Path | None,
+        typer.Option(help="Folder in which progress is kept; the same command goes on from there."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Write the table to this .csv or .json file.")
+    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw the grid to this .png or .svg file.")] = None,
+    device: Device = "auto",
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Measure what each head of a model is worth: what is lost when it alone is silenced.
+
+    Losses are in nats per token, with the 95 % interval over the texts. Below 0 the model is better off
+    without the head. Run it under `torchrun` to share the texts out among processes.
+    """
+    from headwise.report.figures import check_picture, save_figure
+    from headwise.report.tables import check_table_file, save_table
+
+    if out is not None:
+        check_table_file(out)
+    if plot is not None:
+        check_picture(plot)
+    from headwise import heads
+
+    subject = open_model(model, device)
+    chosen = read_texts(subject, text, data, texts, length)
+    from headwise.heads.sharding import processes_of_torchrun
+
+    told = (
+        f"interrupted; the same command goes on from {work}" if work else "interrupted; --work keeps progress"
+    )
+    with processes_of_torchrun() as shard, interruptible(told):
+        with progress_of("heads on texts", quiet or shard.rank > 0) as progress:
+            found = heads.ablate(
+                subject,
+                chosen,
+                how=how,
+                measure=measure,
+                retrieval=None if retrieval == "none" or measure == "output" else retrieval,
+                seed=seed,
+                folder=work,
+                on_progress=progress,
+            )
+        table = found.table
+        agreement = None
+        if importance and measure == "loss":
+            gradients = heads.importance(subject, chosen)
+            table = table.merge(gradients, on=["layer", "head"])
+            agreement = found.agreement(gradients)
+        if shard.rank > 0:
+            return
+
+    from headwise.report.head_grid import grid_figure, head_grid, print_grid
+    from headwise.report.head_tables import worth_lines
+
+    unit = "nats per token" if measure == "loss" else "1 - cosine"
+    grid = head_grid(table, "delta", title=f"what is lost without each head, {how}", unit=unit, signed=True)
+    if out is not None:
+        save_table(table, out)
+    if plot is not None:
+        save_figure(grid_figure(grid), plot)
+    if as_json:
+        result = {
+            "model": subject.name,
+            "how": how,
+            "measure": measure,
+            "texts": len(chosen),
+            "baseline": {name: None if math.isnan(x) else x for name, x in found.baseline.items()},
+            "agreement": None if agreement is None else vars(agreement),
+            "heads": json.loads(table.to_json(orient="records", double_precision=15)),
+            "notes": list(found.notes),
+            "file": None if out is None else str(out),
+            "plot": None if plot is None else str(plot),
+        }
+        typer.echo(json.dumps(result, ensure_ascii=False))
+        return
+    base = found.baseline["all"]
+    typer.echo(
+        f"{subject.name}: {len(table)} heads, {how} ablation on {len(chosen)} texts"
+        + (f"; loss with all heads {base:.4f} nats per token" if measure == "loss" else "")
+        + "\n"
+    )
+    print_grid(grid)
+    for line in worth_lines(table, unit, most=_LISTED):
+        typer.echo(line)
+    if agreement is not None:
+        typer.echo(
+            f"\nrank correlation with gradients: {agreement.importance:.2f} (importance against |delta|), "
+            f"{agreement.predicted:.2f} (first-order prediction against delta)"
+        )
+    for note in found.notes:
+        typer.echo(f"note: {note}")
+    for path, what in ((out, "table"), (plot, "grid")):
+        if path is not None:
+            typer.echo(f"wrote the {what} to {path}")

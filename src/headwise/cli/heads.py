@@ -1,0 +1,119 @@
+"""headwise heads: what every head of a model does."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headwise.cli.options import Device, Json, Quiet
+from headwise.cli.subjects import AnyModel, Data, Length, Text, Texts, open_model, progress_of, read_texts
+
+if TYPE_CHECKING:
+    from headwise.report.head_grid import HeadGrid
+
+_LISTED = 48  # heads up to which all are listed
+_PER_ROLE = 5
+
+
+def heads(
+    model: AnyModel,
+    text: Text = None,
+    data: Data = None,
+    texts: Texts = 16,
+    length: Length = 256,
+    by: Annotated[
+        str,
+        typer.Option(
+            help="What colours the grid: strength (of the role), or a statistic; --columns lists them."
+        ),
+    ] = "strength",
+    repeated: Annotated[
+        bool,
+        typer.Option(
+            help="Also score induction and duplicate tokens, on repeated random tokens. "
+            "Default: where the model can read them."
+        ),
+    ] = True,
+    columns: Annotated[
+        bool, typer.Option("--columns", help="Say what each statistic is, then exit.")
+    ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="Write all statistics to this .csv, .json or .parquet file."),
+    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw the grid to this .png or .svg file.")] = None,
+    device: Device = "auto",
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Say what every head of a model does: its role, how strong it is, and what speaks for it.
+
+    The statistics are averages over the texts; no matrix of weights is held, so texts may be long. A role's
+    strength counts from uniform attention (0) to all of the weight (1).
+    """
+    from headwise.heads.statistics_columns import COLUMNS
+    from headwise.report.figures import check_picture
+    from headwise.report.tables import check_table_file, save_table
+
+    names = ["strength", *(column.name for column in COLUMNS)]
+    if columns:
+        for column in COLUMNS:
+            typer.echo(f"{column.name:<24} {column.meaning} [{column.unit}, over {column.over}]")
+        return
+    if out is not None:
+        check_table_file(out)
+    if plot is not None:
+        check_picture(plot)
+    if by not in names and not (repeated and by in _repeated_names()):
+        raise ValueError(f"--by {by!r} is not a statistic; there are {', '.join(names)}")
+
+    subject = open_model(model, device)
+    chosen = read_texts(subject, text, data, texts, length)
+    from headwise.heads import roles, statistics
+
+    with progress_of("texts", quiet) as progress:
+        found = statistics(subject, chosen, repeated=repeated, progress=progress)
+    table = found.table
+    judged = roles(table)
+
+    from headwise.heads.role_rules import INITIALS
+    from headwise.report.head_grid import grid_figure, head_grid, print_grid
+
+    places = zip(judged["layer"].tolist(), judged["head"].tolist(), strict=True)
+    marks = dict(zip(places, judged["role"].map(INITIALS).tolist(), strict=True))
+    whole = table.merge(judged.drop(columns="output_share"), on=["layer", "head"])
+    grid: HeadGrid = head_grid(whole, by, marks=marks, title=f"{by} of each head, marked by its role")
+    if out is not None:
+        save_table(whole, out)
+    if plot is not None:
+        from headwise.report.figures import save_figure
+
+        save_figure(grid_figure(grid), plot)
+    tokens = sum(map(len, chosen))
+    if as_json:
+        records = json.loads(whole.to_json(orient="records"))
+        result = {"model": subject.name, "texts": len(chosen), "tokens": tokens, "heads": records}
+        result |= {"file": None if out is None else str(out), "plot": None if plot is None else str(plot)}
+        typer.echo(json.dumps(result, ensure_ascii=False))
+        return
+    typer.echo(
+        f"{subject.name}: {len(table)} heads in {len(subject.layers)} layers, on {len(chosen)} texts of "
+        f"{tokens:,} tokens in all\n"
+    )
+    print_grid(grid)
+    from headwise.report.head_tables import role_lines
+
+    for line in role_lines(judged, most=None if len(judged) <= _LISTED else _PER_ROLE):
+        typer.echo(line)
+    for path, what in ((out, "statistics"), (plot, "grid")):
+        if path is not None:
+            typer.echo(f"wrote the {what} to {path}")
+
+
+def _repeated_names() -> list[str]:
+    from headwise.heads.repeated import REPEATED_COLUMNS
+
+    return [column.name for column in REPEATED_COLUMNS]
