@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -205,4 +206,4 @@ def test_the_block_is_the_child_of_the_outermost_list(make_own: Make) -> None:
     subject = make_own()
     assert [block_of(subject.model, layer) for layer in subject.layers] == list(subject.gpt.blocks)
     alone = subject.layers[0]
-    assert block_of(alone.module, type(alone)(0, "", alone.module, 4, 4, False, alone.o_proj)) is alone.module
+    assert block_of(alone.module, replace(alone, index=0, name="")) is alone.module

@@ -259,7 +259,7 @@ def test_gates_get_gradients_per_text(model):
         ({0: torch.ones(4, dtype=torch.int64)}, None, "floating-point numbers, got torch.int64"),
         ({0: torch.ones(4, dtype=torch.bool)}, None, "floating-point numbers, got torch.bool"),
         ({0: torch.ones(4, device="meta")}, None, "are on meta but the layer is on cpu"),
-        (None, {0: torch.ones(4, 1, 1)}, r"fill for layer 0 \(.*\) but no gate"),
+        ({0: torch.ones(4)}, {1: torch.ones(3, 1, 1)}, r"fill of layer 1 .* got shape \(3, 1, 1\)"),
         ({0: torch.ones(4)}, {0: torch.ones(4)}, None),  # broadcasts to V = 4
         ({0: torch.ones(4)}, {0: torch.ones(3, 1, 1)}, r"H = 4 and V = 4, got shape \(3, 1, 1\)"),
         ({0: torch.ones(4)}, {0: torch.ones(1, 1, 5)}, r"got shape \(1, 1, 5\)"),

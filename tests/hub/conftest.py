@@ -135,6 +135,12 @@ def family(request: pytest.FixtureRequest) -> Family:
     return Family(request.param)
 
 
+@pytest.fixture(params=sorted(FAMILIES.keys() - {"t5", "bart", "bert decoder"}))
+def reader(request: pytest.FixtureRequest) -> Family:
+    """A family that reads one text."""
+    return Family(request.param)
+
+
 @pytest.fixture
 def make_family() -> Callable[[str], Family]:
     return Family

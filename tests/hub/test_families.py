@@ -117,7 +117,6 @@ def test_the_weights_are_those_of_eager_output_attentions(family):
 
 def mixed(layer: AttentionLayer) -> tuple[list[torch.Tensor], torch.utils.hooks.RemovableHandle]:
     """Collect what the output projection of a layer gives."""
-    assert layer.o_proj is not None
     given: list[torch.Tensor] = []
     return given, layer.o_proj.register_forward_hook(lambda *call: given.append(call[2]))
 

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from headwise.hub.calls import AttentionCall as AttentionCall
 from headwise.hub.layers import AttentionLayer, attention_layers
-from headwise.hub.listening import Heard, gated, listening
+from headwise.hub.listening import Heard, listening
+from headwise.hub.listening import gated as gated
 from headwise.hub.translation import Translator
 
 Observer = Callable[[AttentionCall], None]
@@ -34,7 +35,8 @@ def observe(
     gates: what to multiply each head's output by before the output projection: (n_layer, n_head), or for each
         layer to be gated, by its index, (H,) or (B, H). Gates get gradients.
     fills: by the layer's index, what takes the place of the gated share: the output becomes
-        gate · out + (1 - gate) · fill; broadcastable to (B, H, T, V), 0 where missing.
+        gate · out + (1 - gate) · fill; broadcastable to (B, H, T, V), 0 where missing. Those of layers
+        without a gate wait for one.
 
     Contexts may be nested: each observer sees the heads' outputs before any gate, and all gates act, the
     outer ones first. Yields the layers. The model is as before afterwards, also after an exception.
@@ -44,7 +46,7 @@ def observe(
     """
     layers = attention_layers(model)
     gate_of = _gates(gates, layers)
-    fill_of = _fills(fills, gate_of, layers)
+    fill_of = _fills(fills, layers)
     _check_device(gate_of, "gates", layers, model)
     _check_device(fill_of, "fills", layers, model)
     turns = _Turns(layers)
@@ -115,19 +117,12 @@ def _gates(gates: Mapping[int, Tensor] | Tensor | None, layers: list[AttentionLa
     return dict(gates)
 
 
-def _fills(
-    fills: Mapping[int, Tensor] | None, gates: dict[int, Tensor], layers: list[AttentionLayer]
-) -> dict[int, Tensor]:
+def _fills(fills: Mapping[int, Tensor] | None, layers: list[AttentionLayer]) -> dict[int, Tensor]:
     if fills is None:
         return {}
     _check_keys(fills, "fills", layers)
     for index, fill in fills.items():
         layer = layers[index]
-        if index not in gates:
-            raise ValueError(
-                f"there is a fill for layer {index} ({layer.name}) but no gate, so it would do nothing; "
-                "give the layer a gate below 1"
-            )
         ends = (layer.n_head, None, layer.d_value)[-fill.ndim :] if fill.ndim else ()
         if fill.ndim > 4 or any(
             want is not None and have not in (1, want)

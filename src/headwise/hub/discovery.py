@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from headwise.attention import attention
 from headwise.hub.calls import AttentionCall
-from headwise.hub.layers import AttentionLayer
+from headwise.hub.layers import AttentionLayer, UnknownProjection
 from headwise.hub.library import transformers
 from headwise.hub.listening import Heard, listening
 from headwise.hub.modes import evaluating
@@ -46,8 +46,8 @@ def discovered(model: nn.Module) -> list[AttentionLayer]:
     known = _known.get(model)
     modules = set(model.modules())
     if known is not None and known[0] == shape:
-        used = {part for layer in known[1] for part in (layer.module, layer.o_proj) if part is not None}
-        if used <= modules:
+        used = {part for layer in known[1] for part in (layer.module, layer.o_proj)}
+        if all(part in modules or isinstance(part, UnknownProjection) for part in used):
             return known[1]
     layers = [found.layer() for found in _dry_run(model, modules)]
     _known[model] = shape, layers
@@ -68,7 +68,8 @@ class _Found:
 
     def layer(self) -> AttentionLayer:
         plain = len(self.receivers) == 1 and _is_plain(self.receivers[0])
-        return replace(self.call.layer, causal=self.causal, o_proj=self.receivers[0] if plain else None)
+        projection = self.receivers[0] if plain else UnknownProjection()
+        return replace(self.call.layer, causal=self.causal, o_proj=projection)
 
 
 def _dry_run(model: Any, modules: set[nn.Module]) -> list[_Found]:
@@ -89,7 +90,7 @@ def _dry_run(model: Any, modules: set[nn.Module]) -> list[_Found]:
             d_value=width,
             cross=queries != heard.k.shape[2],
             causal=None,
-            o_proj=None,
+            o_proj=UnknownProjection(),
         )
         call = translator.call(layer, heard)
         _check_ordinary(model, call)

@@ -33,38 +33,34 @@ class AttentionLayer:
     each call."""
     causal: bool | None
     """Whether no query sees a later key; None where each call has a mask of its own (ours)."""
-    o_proj: nn.Module | None
-    """The output projection; `nn.Identity` where heads are not mixed; None where the model does something
-    else with their outputs before it mixes them, so that there is no W_O of a head."""
+    o_proj: nn.Module
+    """The output projection; `nn.Identity` where heads are not mixed, `UnknownProjection` where it is not
+    known what mixes them."""
 
     @property
     def output_weight(self) -> Tensor | None:
-        """The weight W_O of the output projection as (D, H·V), as `nn.Linear` keeps it; None for none.
+        """The weight W_O of the output projection as (D, H·V), as `nn.Linear` keeps it.
 
-        Raises ValueError where the model does something else with the heads before it mixes them.
+        None where heads are not mixed, and where it is not known what mixes them.
         """
-        projection = self._projection()
-        if isinstance(projection, nn.Identity):
-            return None
-        weight = projection.weight
+        weight = getattr(self.o_proj, "weight", None)
         if not isinstance(weight, Tensor):
-            raise TypeError(f"the output projection of layer {self.name} has no weight")
-        return weight if isinstance(projection, nn.Linear) else weight.T  # Conv1D keeps (H·V, D)
+            return None
+        return weight if isinstance(self.o_proj, nn.Linear) else weight.T  # Conv1D keeps (H·V, D)
 
     @property
     def output_bias(self) -> Tensor | None:
-        """The bias b_O of the output projection, (D,), or None; raises as `output_weight`."""
-        bias = getattr(self._projection(), "bias", None)
+        """The bias b_O of the output projection, (D,), or None."""
+        bias = getattr(self.o_proj, "bias", None)
         return bias if isinstance(bias, Tensor) else None
 
-    def _projection(self) -> nn.Module:
-        if self.o_proj is None:
-            raise ValueError(
-                f"layer {self.name} does not hand its heads' outputs to one plain linear layer as they are "
-                "(adapters, quantised weights, a gate or a norm in between), so no head has a W_O of its "
-                "own; merge adapters with merge_and_unload() or load unquantised weights, if that is why"
-            )
-        return self.o_proj
+
+class UnknownProjection(nn.Module):
+    """Stands for an output projection that is no plain product with one matrix.
+
+    So it is with adapters (`merge_and_unload()` merges them), with quantised weights, and where a model gates
+    or normalises its heads' outputs before it mixes them. It is no part of the model.
+    """
 
 
 def attention_layers(model: nn.Module) -> list[AttentionLayer]:

@@ -50,7 +50,7 @@ class PretrainedSubject(Subject):
                 f"{kind} needs a tokenizer of transformers, got {type(tokenizer).__name__}; "
                 "load it with AutoTokenizer.from_pretrained"
             )
-        if model.config.is_encoder_decoder:
+        if "decoder_input_ids" in inspect.signature(model.forward).parameters:
             raise ValueError(
                 f"{kind} reads two texts, so it cannot be run on one; study its encoder with "
                 "Subject.of(model.get_encoder(), tokenizer), or both parts with heads.observe(model) while "
