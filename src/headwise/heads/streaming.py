@@ -124,7 +124,7 @@ class Sweep:
         """Lower differences make numbers so small that processors take many times as long."""
         self.k = request.k.to(self.wide).flatten(0, 1)  # (B·G, S, K)
         self.scratch = Scratch(request.q.device)
-        self.columns = self._columns(key_norms)  # (B·G, S, C)
+        self.columns = self._columns(key_norms)  # (B·G, C, S)
         self.has_norms = key_norms is not None
         self.apart = [index.nonzero().flatten() for index in marks.set_apart]
         self.apart_list = [index.tolist() for index in self.apart]
@@ -168,12 +168,12 @@ class Sweep:
             marks.punctuation,
             marks.special,
         ]
-        columns = torch.stack([c.to(self.wide) for c in classes], dim=2)  # (B, S, 5)
-        columns = columns.unsqueeze(1).expand(-1, groups, -1, -1)  # (B, G, S, 5)
+        columns = torch.stack([c.to(self.wide) for c in classes], dim=1)  # (B, 5, S)
+        columns = columns.unsqueeze(1).expand(-1, groups, -1, -1)  # (B, G, 5, S)
         if key_norms is not None:
-            norms = key_norms.to(self.wide).view(batch, groups, request.group, keys).mT  # (B, G, S, R)
-            special = norms.masked_fill(~marks.special[:, None, :, None], 0.0)
-            columns = torch.cat([columns, norms, special], dim=3)
+            norms = key_norms.to(self.wide).view(batch, groups, request.group, keys)  # (B, G, R, S)
+            special = norms.masked_fill(~marks.special[:, None, None, :], 0.0)
+            columns = torch.cat([columns, norms, special], dim=2)
         return columns.flatten(0, 1).contiguous()
 
     def run(self) -> Visible:
@@ -204,24 +204,24 @@ class Sweep:
         Among the strip's own positions both are 0: there distances are taken pair by pair.
         """
         if self.marks.corner is None:
-            self.columns[..., 1:3] = 0.0
+            self.columns[:, 1:3] = 0.0
             return
         start, rows = self._position(strip), length(strip.queries)
-        index = torch.arange(self.columns.shape[1], device=self.columns.device)
+        index = torch.arange(self.columns.shape[2], device=self.columns.device)
         side = (index < start).to(self.wide) - (index >= start + rows).to(self.wide)
-        self.columns[..., 1] = (index - start).abs() * side.abs()
-        self.columns[..., 2] = side
+        self.columns[:, 1] = (index - start).abs() * side.abs()
+        self.columns[:, 2] = side
 
     def _part(self, part: Part) -> None:
         tiles = list(part.tiles())
         if not tiles:
             return
         q = self._queries(part)  # (m, R·t, K)
-        count, width = len(tiles), self.columns.shape[2]
+        count, width = len(tiles), self.columns.shape[1]
         largest = self.scratch.take("largest", (count, *q.shape[:2], 1), self.wide)
         reference = self.scratch.take("reference", (count, *q.shape[:2], 1), self.wide)
         moments = self.scratch.take("moments", (count, *q.shape[:2], 1), self.wide)
-        sums = self.scratch.take("sums", (count, *q.shape[:2], width), self.wide)
+        sums = self.scratch.take("sums", (count, q.shape[0], width, q.shape[1]), self.wide)
         keys = sum(length(tile.keys) for tile in tiles) if self.received is not None else _longest(tiles)
         weights = self.scratch.take("weights", (q.shape[0] * q.shape[1] * keys,), self.wide)
         kept, start = [], 0
@@ -233,7 +233,7 @@ class Sweep:
             self._pick(part, tile, scores, largest[n], reference[n])
             scores.sub_(reference[n]).clamp_(min=self.floor)
             torch.exp(scores, out=e)
-            torch.bmm(e, self._tile_columns(part, tile), out=sums[n])
+            torch.bmm(self._tile_columns(part, tile), e.mT, out=sums[n])
             torch.sum(scores.mul_(e), dim=-1, keepdim=True, out=moments[n])
             near = self._near_distance(part, tile, e, reference[n], near)
             if self.received is not None:
@@ -314,17 +314,17 @@ class Sweep:
                 yield offset, slice(first, last), by_head.diagonal(start + offset, dim1=2, dim2=3)
 
     def _tile_columns(self, part: Part, tile: Tile) -> Tensor:
-        """Return what rides along with the weights, (m, s, C); zeros where no query sees the key.
+        """Return what rides along with the weights, (m, C, s); zeros where no query sees the key.
 
         A NaN there would spread through a product with weight 0.
         """
-        columns = self.columns[part.chunk.merged, tile.keys]
+        columns = self.columns[part.chunk.merged, :, tile.keys]
         if any(patch.unseen is not None for patch in tile.patches):
             columns = columns.clone()
             for patch in tile.patches:
                 if patch.unseen is not None:
                     by_group = columns.view(-1, length(part.chunk.groups), *columns.shape[1:])
-                    by_group[:, :, tile.within(patch)].masked_fill_(patch.unseen, 0.0)
+                    by_group[..., tile.within(patch)].masked_fill_(patch.unseen.mT, 0.0)
         return columns
 
     def _near_distance(
@@ -364,20 +364,20 @@ class Sweep:
         top = reference.amax(dim=0)  # (m, R·t, 1)
         below = reference - top  # (tiles, m, R·t, 1)
         factor = below.exp()
-        moment = (factor * (moments + below * sums[..., :1])).sum(dim=0)
-        summed = (factor * sums).sum(dim=0)  # (m, R·t, C)
+        by_row = sums.mT  # (tiles, m, R·t, C)
+        moment = (factor * (moments + below * by_row[..., :1])).sum(dim=0)
+        summed = (factor * by_row).sum(dim=0)  # (m, R·t, C)
         by_head = part.by_head(summed)  # (b, h, t, C)
         total = by_head[..., 0]
         rows.top[where] = part.by_head(top).squeeze(3)
         rows.total[where] = total
         rows.moment[where] = part.by_head(moment).squeeze(3)
-        if near is not None:
+        if self.marks.corner is not None:
             ahead = torch.arange(total.shape[2], device=total.device, dtype=self.wide)
-            far = by_head[..., 1] + ahead * by_head[..., 2]
-            rows.distance[where] = far + near[0] * (near[1] - rows.top[where]).exp()
-        elif self.marks.corner is not None:
-            ahead = torch.arange(total.shape[2], device=total.device, dtype=self.wide)
-            rows.distance[where] = by_head[..., 1] + ahead * by_head[..., 2]
+            distance = by_head[..., 1] + ahead * by_head[..., 2]
+            if near is not None:
+                distance = distance + near[0] * (near[1] - rows.top[where]).exp()
+            rows.distance[where] = distance
         rows.punctuation[where] = by_head[..., 3]
         rows.special[where] = by_head[..., 4]
         rows.content[where] = part.by_head(largest.amax(dim=0)).squeeze(3)
