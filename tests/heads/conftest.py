@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 
+from headwise.heads.documents import NOTHING, make_batch, make_documents
 from headwise.hub.subject import OwnSubject
 from headwise.model import GPT, PRESETS, GPTConfig
 from headwise.text import Tokenizer
@@ -50,3 +52,20 @@ def make_own(characters: Tokenizer) -> Callable[..., OwnSubject]:
         return OwnSubject(model, characters, "small")
 
     return make
+
+
+@pytest.fixture
+def trained(make_own: Callable[..., OwnSubject]) -> OwnSubject:
+    """A model that knows the texts by heart, so that most heads are worth something."""
+    subject = make_own(scale=1.0)
+    batch = make_batch(subject, make_documents(subject, TEXTS), list(range(len(TEXTS))))
+    optimizer = torch.optim.Adam(subject.model.parameters(), 1e-2)
+    there = batch.targets != NOTHING
+    for _ in range(60):
+        loss = F.cross_entropy(subject.run(batch.tokens)[there], batch.targets[there])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert float(loss.detach()) < 0.5
+    optimizer.zero_grad()
+    return subject

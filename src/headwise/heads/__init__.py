@@ -7,10 +7,13 @@ from headwise.lazy import lazy_exports
 if TYPE_CHECKING:
     from headwise.heads.ablation import Ablation as Ablation
     from headwise.heads.ablation import ablate as ablate
+    from headwise.heads.gate_gradients import importance as importance
     from headwise.heads.repeated import induction_scores as induction_scores
     from headwise.heads.role_rules import roles as roles
     from headwise.heads.seam import AttentionCall as AttentionCall
     from headwise.heads.seam import observe as observe
+    from headwise.heads.sets import greedy as greedy
+    from headwise.heads.sets import pairs as pairs
     from headwise.heads.statistics_collector import StatisticsCollector as StatisticsCollector
     from headwise.heads.statistics_collector import statistics as statistics
     from headwise.heads.statistics_result import HeadMap as HeadMap
@@ -25,5 +28,8 @@ __getattr__, __all__ = lazy_exports(
         "headwise.heads.role_rules": ["roles"],
         "headwise.heads.seam": ["AttentionCall", "observe"],
         "headwise.heads.statistics_collector": ["StatisticsCollector", "statistics"],
+        "headwise.heads.gate_gradients": ["importance"],
+        "headwise.heads.seam": ["AttentionCall", "observe"],
+        "headwise.heads.sets": ["greedy", "pairs"],
     },
 )

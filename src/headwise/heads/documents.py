@@ -89,8 +89,8 @@ def encode_all(subject: Subject, texts: Sequence[Text], *, least: int = 1) -> li
 
 
 def mask_id_of(subject: Subject) -> int | None:
-    """Return the id that stands for a token to be filled in, None for a model that does not do that."""
-    mask_id: int | None = getattr(subject, "mask_id", None)
+    """Return the id that stands for a token to be filled in, None for a tokenizer without one."""
+    mask_id: int | None = getattr(getattr(subject, "tokenizer", None), "mask_token_id", None)
     return mask_id
 
 
@@ -98,9 +98,16 @@ def check_measure(subject: Subject, measure: Measure) -> None:
     """Raise ValueError unless the model can be measured like that."""
     if measure not in ("loss", "output"):
         raise ValueError(f'measure must be "loss" or "output", got {measure!r}')
-    if measure == "loss" and not subject.causal and mask_id_of(subject) is None:
+    if measure == "output" or subject.causal:
+        return
+    if getattr(subject, "predicts", "nothing") == "nothing":
         raise ValueError(
             f"{subject.name} predicts no tokens (it has no language-model head), so it has no loss; "
+            'measure="output" measures how far its output turns instead'
+        )
+    if mask_id_of(subject) is None:
+        raise ValueError(
+            f"the tokenizer of {subject.name} has no mask token, so no token can be filled in; "
             'measure="output" measures how far its output turns instead'
         )
 

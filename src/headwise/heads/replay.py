@@ -52,23 +52,17 @@ class Replayer:
         """
         model, layers = self.subject.model, self.subject.layers
         record = _Record()
-        watched = {module for layer in layers for module in self._parts(layer)}
+        watched = {module for layer in layers for module in _parts(model, layer)}
         gates = {index: _gate(layers[index], heads) for index, heads in (silenced or {}).items() if heads}
         fills = dict(fills or {})
         with ExitStack() as stack:
             for module in watched:
                 stack.enter_context(_running(module, record.noting(module)))
             stack.enter_context(torch.no_grad())
-            stack.enter_context(observe(model, record.look, gates=gates, fills=fills))
+            shut = {index: fill for index, fill in fills.items() if index in gates}
+            stack.enter_context(observe(model, record.look, gates=gates, fills=shut))
             output = self.subject.run(batch)
         return Recording(self, batch, output, gates, fills, record)
-
-    def _parts(self, layer: AttentionLayer) -> Iterator[nn.Module]:
-        """Return the modules of a layer whose outputs a replay may hand out."""
-        block = block_of(self.subject.model, layer)
-        yield from (block, layer.module, layer.o_proj)
-        if block is not layer.module:
-            yield from block.children()
 
 
 @dataclass(eq=False)
@@ -124,7 +118,7 @@ class Recording:
         return self.record.calls == list(range(len(layers))) and all(
             self.record.ran_once(module)
             for layer in layers
-            for module in (block_of(model, layer), layer.module, layer.o_proj)
+            for module in (block_of(model, layer), layer.module)
         )
 
     def silence(self, layer: AttentionLayer, heads: Sequence[int]) -> Iterator[tuple[int, Tensor]]:
@@ -162,7 +156,7 @@ class Recording:
         with ExitStack() as stack:
             stack.enter_context(torch.no_grad())
             if gates:
-                stack.enter_context(observe(model, gates=gates, fills=self._tiled_fills(count)))
+                stack.enter_context(observe(model, gates=gates, fills=self._tiled_fills(gates, count)))
             for module, answer in self._answers(layer, heads, shortcut).items():
                 stack.enter_context(_running(module, lambda *_, answer=answer, **__: answer()))
             output = self.replayer.subject.run(tiled)
@@ -176,10 +170,11 @@ class Recording:
         rows[range(len(heads)), heads] = 0.0
         return rows.repeat_interleave(self.batch.ids.shape[0], dim=0)
 
-    def _tiled_fills(self, count: int) -> dict[int, Tensor]:
+    def _tiled_fills(self, gates: Collection[int], count: int) -> dict[int, Tensor]:
         return {
             index: fill if fill.ndim < 4 or fill.shape[0] == 1 else _tile(fill, count)
             for index, fill in self.fills.items()
+            if index in gates
         }
 
     def _answers(
@@ -205,7 +200,7 @@ class Recording:
                 answers[layer.module] = lambda: _with_first(gave(), changed)
             else:
                 answers[layer.module] = self._as_before(layer.module, len(heads))
-                answers[layer.o_proj] = lambda: changed
+                answers[_projection(layer)] = lambda: changed
         return answers
 
     def _before(self, layer: AttentionLayer) -> Iterator[nn.Module]:
@@ -233,10 +228,12 @@ class Recording:
         either the attention gave just what the projection gave, or the projection comes after it.
         """
         record = self.record
-        heads, joined = record.heads.get(layer.index), record.given.get(layer.o_proj)
-        if not self._in_order or heads is None or not isinstance(joined, Tensor):
+        if layer.o_proj is None or not self._in_order or not record.ran_once(layer.o_proj):
             return None
+        heads, joined = record.heads[layer.index], record.given[layer.o_proj]
         if layer.output_weight is None and not isinstance(layer.o_proj, nn.Identity):
+            return None
+        if not isinstance(joined, Tensor) or joined.numel() != heads.numel():
             return None
         out = gated(heads, self.gates.get(layer.index), self.fills.get(layer.index))
         if not torch.equal(out.transpose(1, 2).reshape(joined.shape), joined):
@@ -256,7 +253,7 @@ class Recording:
         fill = self.fills.get(layer.index)
         lost = out if fill is None else out - fill.to(out.dtype)  # (B, H, T, V)
         lost = lost[:, heads].transpose(0, 1)  # (n, B, T, V)
-        gave: Tensor = self.record.gave[layer.o_proj][0]
+        gave: Tensor = self.record.gave[_projection(layer)][0]
         width = out.shape[3]
         if weight is None:
             changed = gave.repeat(len(heads), 1, 1, 1)  # (n, B, T, H·V)
@@ -269,6 +266,16 @@ class Recording:
         return changed.flatten(0, 1)
 
 
+def _parts(model: nn.Module, layer: AttentionLayer) -> Iterator[nn.Module]:
+    """Return the modules of a layer whose outputs a replay may hand out."""
+    block = block_of(model, layer)
+    yield from (block, layer.module)
+    if layer.o_proj is not None:
+        yield layer.o_proj
+    if block is not layer.module:
+        yield from block.children()
+
+
 def block_of(model: nn.Module, layer: AttentionLayer) -> nn.Module:
     """Return the block of a model that holds a layer: the child of its outermost list of modules.
 
@@ -279,6 +286,12 @@ def block_of(model: nn.Module, layer: AttentionLayer) -> nn.Module:
         if isinstance(model.get_submodule(".".join(names[:depth])), nn.ModuleList):
             return model.get_submodule(".".join(names[: depth + 1]))
     return layer.module
+
+
+def _projection(layer: AttentionLayer) -> nn.Module:
+    if layer.o_proj is None:
+        raise ValueError(f"layer {layer.name} has no output projection of its own")
+    return layer.o_proj
 
 
 def _gate(layer: AttentionLayer, silent: Collection[int]) -> Tensor:
