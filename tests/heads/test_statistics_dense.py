@@ -26,7 +26,9 @@ class Case:
 
 def layer(heads: int, groups: int, width: int, *, cross: bool = False, out: int = 10) -> AttentionLayer:
     projection = nn.Linear(heads * width, out)
-    return AttentionLayer(0, "attention", projection, heads, groups, cross, projection)
+    return AttentionLayer(
+        0, "attention", projection, heads, groups, width, width, cross=cross, causal=None, o_proj=projection
+    )
 
 
 def tokens(real: Tensor, special: Tensor, punctuation: Tensor) -> TokenBatch:

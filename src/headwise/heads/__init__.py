@@ -22,14 +22,13 @@ if TYPE_CHECKING:
 __getattr__, __all__ = lazy_exports(
     __name__,
     {
-        "headwise.heads.repeated": ["induction_scores"],
-        "headwise.heads.statistics_result": ["HeadMap", "HeadStatistics"],
         "headwise.heads.ablation": ["Ablation", "ablate"],
+        "headwise.heads.gate_gradients": ["importance"],
+        "headwise.heads.repeated": ["induction_scores"],
         "headwise.heads.role_rules": ["roles"],
         "headwise.heads.seam": ["AttentionCall", "observe"],
-        "headwise.heads.statistics_collector": ["StatisticsCollector", "statistics"],
-        "headwise.heads.gate_gradients": ["importance"],
-        "headwise.heads.seam": ["AttentionCall", "observe"],
         "headwise.heads.sets": ["greedy", "pairs"],
+        "headwise.heads.statistics_collector": ["StatisticsCollector", "statistics"],
+        "headwise.heads.statistics_result": ["HeadMap", "HeadStatistics"],
     },
 )
