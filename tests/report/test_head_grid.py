@@ -56,6 +56,7 @@ def test_signed_numbers_have_nothing_in_the_middle() -> None:
         pd.DataFrame({"layer": [0, 0], "head": [0, 1], "loss": [-0.1, 0.4]}), "loss", signed=True
     )
     _, norm = grid.colours()
+    assert printed(grid).splitlines()[2:] == ["    0 -: +@", "0  .:-=+*#%@ 0.4, with its sign before it"]
     assert grid.span == (-0.4, 0.4)
     assert norm(0.0) == 0.5
 

@@ -99,7 +99,8 @@ def ablate(
     from headwise.report.head_tables import worth_lines
 
     unit = "nats per token" if measure == "loss" else "1 - cosine"
-    grid = head_grid(table, "delta", title=f"what is lost without each head, {how}", unit=unit, signed=True)
+    title = f"what is lost without each head, {how} ablation"
+    grid = head_grid(table, "delta", title=title, unit=unit, signed=measure == "loss")
     if out is not None:
         save_table(table, out)
     if plot is not None:

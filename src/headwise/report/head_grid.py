@@ -53,6 +53,13 @@ class HeadGrid:
         low, high = min(0.0, float(known.min())), float(known.max())
         return (low, high) if high > low else (low, low + 1.0)
 
+    def shade(self, value: float) -> str:
+        """Return a character that is the darker the larger the number; of a signed one, a sign before it."""
+        low, high = self.span
+        level = abs(value) / high if self.signed else (value - low) / (high - low)
+        shade = _SHADES[min(int(level * len(_SHADES)), len(_SHADES) - 1)]
+        return f"{'-' if value < 0 else '+'}{shade}" if self.signed else shade
+
     def colours(self) -> tuple[Colormap, Normalize]:
         """Return the colours and how numbers are placed on them."""
         low, high = self.span
@@ -153,8 +160,7 @@ def print_grid(grid: HeadGrid, *, console: Console | None = None) -> None:
                 ink = _ink(shade)
                 line.append(f" {mark or ' '} ", Style(color=ink, bgcolor=_hex(shade)))
             else:
-                level = min(int(norm(value) * len(_SHADES)), len(_SHADES) - 1)
-                line.append(f"{_SHADES[level]}{mark or ' '}".rjust(width), Style())
+                line.append(f"{grid.shade(value)}{mark or ' '}".rjust(width), Style())
         if not colour:
             line.rstrip()
         console.print(line, soft_wrap=True)
@@ -164,6 +170,9 @@ def print_grid(grid: HeadGrid, *, console: Console | None = None) -> None:
 def _legend(grid: HeadGrid, colour: bool) -> Text:
     low, high = grid.span
     colours, _ = grid.colours()
+    if grid.signed and not colour:
+        number = f"{high:.3g} {grid.unit}".rstrip()
+        return Text(f"0 {_SHADES} {number}, with its sign before it")
     text = Text(f"{low:.3g} ")
     if colour:
         for level in np.linspace(0, 1, 24):
