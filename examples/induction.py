@@ -1,9 +1,9 @@
 """Two layers of attention learn to look things up; one cannot. Takes about two minutes on two CPU cores.
 
 Models of attention only, one head per layer, are trained on random letters that repeat after a while. Who has
-seen a letter before can look up what followed it then: an induction head does that, and it needs a head in an
-earlier layer that tells each letter what stands before it (Olsson et al. 2022). The example finds both heads by
-name, then silences each.
+seen a letter before can look up what followed it then: an induction head does that, and it needs a head of an
+earlier layer that tells each letter what stands before it (Olsson et al. 2022). The example finds both heads
+by name, then silences each.
 
 Run: python examples/induction.py [STEPS]
 """
