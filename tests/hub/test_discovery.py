@@ -247,3 +247,32 @@ def test_both_makes_in_one_module_are_counted_together(make_family):
         (1, "theirs.model.layers.0.self_attn"),
         (2, "theirs.model.layers.1.self_attn"),
     ]
+
+
+def test_compiled_models_of_transformers_are_refused_because_nothing_would_be_seen(make_family):
+    model = make_family("llama").make("sdpa")
+    with pytest.raises(ValueError, match="OptimizedModule was compiled"):
+        attention_layers(torch.compile(model, backend="eager"))
+    assert len(attention_layers(model)) == 2
+    model.compile(backend="eager")
+    with pytest.raises(ValueError, match="LlamaForCausalLM was compiled"):
+        attention_layers(model)
+
+
+def test_a_compiled_model_of_ours_is_looked_into():
+    model = GPT(GPTConfig(vocab_size=11, block_size=8, n_layer=2, n_head=2, d_model=8)).eval()
+    compiled = torch.compile(model, backend="eager")
+    ids = torch.tensor([[1, 2, 3]])
+    with torch.no_grad():
+        plain = compiled(ids)
+        seen: list[object] = []
+        with observe(compiled, seen.append, gates={1: torch.tensor([0.0, 1.0])}):
+            gated = compiled(ids)
+        assert len(seen) == 2
+        assert not torch.equal(gated, plain)
+        assert torch.equal(compiled(ids), plain)
+
+
+def test_a_model_that_runs_as_copies_is_refused(make_family):
+    with pytest.raises(ValueError, match=r"DataParallel runs copies .* model\.module"):
+        attention_layers(nn.DataParallel(make_family("llama").make("sdpa")))

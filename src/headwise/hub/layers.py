@@ -73,6 +73,7 @@ def attention_layers(model: nn.Module) -> list[AttentionLayer]:
     Raises:
         ValueError: it has none that can be observed; the text says why.
     """
+    _refuse_what_runs_copies(model)
     layers = [_own(name, module) for name, module in model.named_modules() if _is_own(module)]
     names: dict[nn.Module, str] = {}
     for part in pretrained_parts(model):
@@ -86,6 +87,23 @@ def attention_layers(model: nn.Module) -> list[AttentionLayer]:
             "MultiHeadAttention nor a whole model of transformers; build it from the one, or give the other"
         )
     return [replace(layer, index=index) for index, layer in enumerate(layers)]
+
+
+def _refuse_what_runs_copies(model: nn.Module) -> None:
+    """Raise ValueError where other code or other modules would run than those that are looked at."""
+    compiled = any(
+        "_orig_mod" in module._modules or module._compiled_call_impl is not None for module in model.modules()
+    )
+    if compiled and pretrained_parts(model):
+        raise ValueError(
+            f"{type(model).__name__} was compiled, and compiled code of transformers cannot be looked into; "
+            "give the model as it was before torch.compile, and run that"
+        )
+    if any(isinstance(module, nn.DataParallel) for module in model.modules()):
+        raise ValueError(
+            "nn.DataParallel runs copies of the model, which cannot be looked into; give the model that it "
+            "wraps, model.module, and run that"
+        )
 
 
 def _is_own(module: nn.Module) -> bool:
