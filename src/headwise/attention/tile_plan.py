@@ -46,24 +46,28 @@ class Plan:
             yield Strip(queries, tiles, self._alive(tiles, queries))
 
     def _tiles(self, queries: slice) -> Iterator[Tile]:
-        request, width = self.request, self.sizes.keys
-        region = self._region(queries, slice(0, request.region.keys))
-        if request.mask is not None:
-            region = request.mask.crop(region)
-        start = region.key - request.region.key
-        for first in range(start, start + region.keys, width):
-            keys = slice(first, min(first + width, start + region.keys))
-            if request.mask is not None:
-                part = request.mask.crop(self._region(queries, keys))
-                if part.empty:
-                    continue
-                first_key = part.key - request.region.key
-                keys = slice(first_key, first_key + part.keys)
-            tile: Tile | None = Tile(keys, tuple(self._patches(queries, keys)))
-            if tile is not None and self.looks:
-                tile = tile.trimmed()
+        width = self.sizes.keys
+        within = self.crop(queries, slice(0, self.request.region.keys))
+        for first in range(within.start, within.stop, width):
+            keys = self.crop(queries, slice(first, min(first + width, within.stop)))
+            if not length(keys):
+                continue
+            tile = self.tile(queries, keys)
             if tile is not None:
                 yield tile
+
+    def crop(self, queries: slice, keys: slice) -> slice:
+        """Return those of the keys, as few as known, beyond which the queries see none of them."""
+        if self.request.mask is None:
+            return keys
+        part = self.request.mask.crop(self._region(queries, keys))
+        first = part.key - self.request.region.key
+        return slice(first, first if part.empty else first + part.keys)
+
+    def tile(self, queries: slice, keys: slice) -> Tile | None:
+        """Return the tile of these keys, without ends that are hidden altogether; None if all is hidden."""
+        tile = Tile(keys, tuple(self._patches(queries, keys)))
+        return tile.trimmed() if self.looks else tile
 
     def _region(self, queries: slice, keys: slice) -> Region:
         whole = self.request.region

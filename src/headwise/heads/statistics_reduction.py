@@ -24,7 +24,8 @@ from headwise.heads.statistics_columns import (
     TEXT_COLUMNS,
     Column,
 )
-from headwise.heads.streaming import LOWEST, Marks, Rows, Sweep, Visible
+from headwise.heads.streaming import LOWEST, Marks, Rows, Sweep
+from headwise.heads.visibility import Visible
 from headwise.hub.layers import AttentionLayer
 from headwise.hub.tokens import TokenBatch
 
@@ -86,8 +87,9 @@ def reduce_call(
         reducer.block(sweep.rows, seen, slice(start, min(start + _BLOCK, region.rows)), tally)
     reducer.texts(tally)
     shares = None
-    if sweep.received is not None and sweep.uniform is not None:
-        shares = _received(sweep.received, sweep.uniform, tally)
+    if sweep.received is not None:
+        equal = sweep.census.received.expand(sweep.received.shape)
+        shares = _received(sweep.received.double(), equal, tally)
         shares = F.pad(shares, (region.key, call.k.shape[2] - region.key - region.keys))
     return Sums(tally.values, shares)
 

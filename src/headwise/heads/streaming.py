@@ -1,20 +1,22 @@
 """What each query's weights add up to, from one pass over the scores: no matrix of weights is ever held.
 
 A strip of queries meets its keys tile by tile. Each tile has its own largest score; what the tiles of a strip
-summed up is put on the common scale when the strip ends. Whatever is linear in the weights rides along as
-columns beside them, one product for all; single weights are scores that were picked up in passing.
+summed up is put on one scale when the strip ends. Whatever is linear in the weights rides along as columns
+beside them, one product for all. The keys around a strip's own positions are tiles of their own, its edge:
+there single scores are picked up in passing.
 
 Letters: B batch, H query heads, G key/value heads, T queries, S keys, K head width of q and k, R = H/G; of a
-part: b sequences, h query heads, m = b · h/R key/value heads, t queries; s keys of a tile, C columns.
+part: b sequences, h query heads, m = b · h/R key/value heads, t queries; s keys of a tile, C columns; N tiles
+of a strip.
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -22,12 +24,15 @@ from torch import Tensor
 from headwise.attention.request import Request
 from headwise.attention.scratch import Scratch
 from headwise.attention.tile_plan import Plan
-from headwise.attention.tiles import Part, Strip, Tile, TileSizes, chunks, length
+from headwise.attention.tiles import Chunk, Part, Strip, Tile, TileSizes, chunks, length
+from headwise.heads.visibility import Census, Visible, joined
 
+# On CPU a tile of scores and one of weights stay in a second-level cache of 2 MiB per thread. What is done
+# once per tile or strip takes its time however small they are: they are as large as that allows.
 _ROWS = 128  # queries times heads of a group, per strip
 _KEYS = 1024
-_CPU_TILE_PER_THREAD = 2**18  # numbers; two such tiles stay in a second-level cache of 2 MiB
-_OTHER_STRIP = 2**25
+_CPU_TILE_PER_THREAD = 2**18
+_OTHER_TILE = 2**24
 
 LOWEST = -1e30
 """Stands for a row that has seen nothing yet; minus infinity has no differences."""
@@ -83,28 +88,29 @@ class Rows:
 
 
 @dataclass(eq=False)
-class Visible:
-    """What the queries see, (B|1, H|1, T) each."""
+class _Sums:
+    """What the tiles of a strip left, each on the scale of its own reference."""
 
-    keys: Tensor
-    special: Tensor
-    punctuation: Tensor
-    distance: Tensor
-    """sum over the visible keys of |i - j|."""
+    largest: Tensor
+    """(N, m, R·t, 1), the largest score of content, those at distance -1 and 1 left out."""
+    reference: Tensor
+    """(N, m, R·t, 1), the largest score of all, LOWEST at least."""
+    moments: Tensor
+    """(N, m, R·t, 1), sum of (s - reference) exp(s - reference)."""
+    close: Tensor
+    """(N, m, R·t, 1), sum of |i - j| exp(s - reference) over keys at the strip's own positions."""
+    columns: Tensor
+    """(N, m, C, R·t), sums of columns times exp(s - reference)."""
 
+    def of(self, heads: slice) -> _Sums:
+        """Return those of some key/value heads, counted over (B · G)."""
+        return _Sums(*(t[:, heads] for t in vars(self).values()))
 
-def tile_sizes(request: Request) -> TileSizes:
-    """Return sizes that suit the shapes and the device."""
-    queries = max(1, min(request.region.rows, _ROWS // request.group))
-    rows, keys = queries * request.group, max(1, request.k.shape[2])
-    if request.q.device.type == "cpu":
-        tile = min(_KEYS, keys)
-        return TileSizes(
-            queries, tile, max(1, _CPU_TILE_PER_THREAD * torch.get_num_threads() // (rows * tile))
-        )
-    queries *= 4
-    rows *= 4
-    return TileSizes(queries, 4 * _KEYS, max(1, _OTHER_STRIP // (rows * keys)))
+    def scale(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the common reference (m, R·t, 1), what tiles are below it and the factor, (N, m, R·t, 1)."""
+        top = self.reference.amax(dim=0)
+        below = self.reference - top
+        return top, below, below.exp()
 
 
 class Sweep:
@@ -119,24 +125,27 @@ class Sweep:
     ) -> None:
         self.request = request
         self.marks = marks
+        self.near = near
         self.wide = torch.promote_types(request.q.dtype, torch.float32)
         self.floor = math.log(torch.finfo(self.wide).tiny) + 1.0
         """Lower differences make numbers so small that processors take many times as long."""
         self.k = request.k.to(self.wide).flatten(0, 1)  # (B·G, S, K)
         self.scratch = Scratch(request.q.device)
+        self.sizes = _tile_sizes(request)
+        self.plan = Plan(request, self.sizes)
         self.columns = self._columns(key_norms)  # (B·G, C, S)
         self.has_norms = key_norms is not None
+        self.all_counted = bool(marks.counted.all())
         self.apart = [index.nonzero().flatten() for index in marks.set_apart]
-        self.apart_list = [index.tolist() for index in self.apart]
+        self.apart_list: list[list[int]] = [index.tolist() for index in self.apart]
         self.first_list: list[int] = marks.first.tolist()
+        classes = torch.stack([marks.special, marks.punctuation], dim=1)
+        self.census = Census(marks.counted, classes, marks.corner, received=received)
         batch, heads, queries = request.q.shape[:3]
-        keys, device = request.k.shape[2], request.q.device
+        device = request.q.device
 
         def full(value: float) -> Tensor:
             return torch.full((batch, heads, queries), value, dtype=self.wide, device=device)
-
-        def per_key() -> Tensor | None:
-            return torch.zeros(batch, heads, keys, dtype=torch.float64, device=device) if received else None
 
         offsets = range(-near, near + 1) if marks.corner is not None else ()
         self.rows = Rows(
@@ -153,23 +162,20 @@ class Sweep:
             content=full(-math.inf),
             apart=full(-math.inf),
         )
-        self.received = per_key()
-        self.uniform = per_key()
-        """What keys would receive from equal weights."""
+        self.received = (
+            torch.zeros(batch, heads, request.k.shape[2], dtype=self.wide, device=device)
+            if received
+            else None
+        )
+        """(B, H, S), what keys receive from the queries that count."""
 
     def _columns(self, key_norms: Tensor | None) -> Tensor:
         """Return what rides along: ones, distance and side (made per strip), classes, norms per head."""
         request, marks = self.request, self.marks
         batch, groups, keys = request.k.shape[:3]
-        classes = [
-            torch.ones_like(marks.special),
-            marks.special,
-            marks.special,
-            marks.punctuation,
-            marks.special,
-        ]
-        columns = torch.stack([c.to(self.wide) for c in classes], dim=1)  # (B, 5, S)
-        columns = columns.unsqueeze(1).expand(-1, groups, -1, -1)  # (B, G, 5, S)
+        ones = torch.ones_like(marks.special)
+        classes = torch.stack([ones, ones, ones, marks.punctuation, marks.special], dim=1)  # (B, 5, S)
+        columns = classes.to(self.wide).unsqueeze(1).expand(-1, groups, -1, -1)  # (B, G, 5, S)
         if key_norms is not None:
             norms = key_norms.to(self.wide).view(batch, groups, request.group, keys)  # (B, G, R, S)
             special = norms.masked_fill(~marks.special[:, None, None, :], 0.0)
@@ -178,21 +184,188 @@ class Sweep:
 
     def run(self) -> Visible:
         """Fill `rows` and `received`; return what the queries see."""
-        sizes = tile_sizes(self.request)
-        heads = list(chunks(self.request, sizes.heads))
-        plan = Plan(self.request, sizes)
         seen = []
-        for strip in plan.strips():
-            seen.append(self._look(strip))
-            self._place(strip)
-            for chunk in heads:
-                self._part(Part(strip, chunk))
-        return Visible(
-            *(
-                torch.cat([each.expand(*shape, -1) for each in parts], dim=2)
-                for parts, shape in (_common(seen, name) for name in Visible.__dataclass_fields__)
-            )
+        rows = self.request.region.rows
+        for first in range(0, rows, self.sizes.queries):
+            queries = slice(first, min(first + self.sizes.queries, rows))
+            edge, plain = self._tiles(queries)
+            strip = Strip(queries, (*edge, *plain), None)
+            seen.append(self.census.look(strip))
+            if strip.tiles:
+                self._strip(strip, len(edge))
+        return joined(seen)
+
+    def _tiles(self, queries: slice) -> tuple[list[Tile], list[Tile]]:
+        """Return the tiles of keys around the queries' positions, and all others."""
+        within = self.plan.crop(queries, slice(0, self.request.k.shape[2]))
+        cuts = [within.start, within.stop]
+        if self.marks.corner is not None:
+            start = self.marks.corner + queries.start
+            ends = start - self.near, start + length(queries) + self.near
+            cuts[1:1] = [min(max(end, within.start), within.stop) for end in ends]
+        edge, plain = list[Tile](), list[Tile]()
+        for n, (start, stop) in enumerate(pairwise(cuts)):
+            for first in range(start, stop, self.sizes.keys):
+                keys = self.plan.crop(queries, slice(first, min(first + self.sizes.keys, stop)))
+                tile = self.plan.tile(queries, keys) if length(keys) else None
+                if tile is not None:
+                    (edge if n == 1 else plain).append(tile)
+        return edge, plain
+
+    def _strip(self, strip: Strip, edge: int) -> None:
+        """Do a strip, of whose tiles the first `edge` are its edge: these for many heads at once."""
+        self._place(strip)
+        heads, rows = self.k.shape[0], self.request.group * length(strip.queries)
+        tiles = len(strip.tiles)
+
+        def take(name: str, *shape: int) -> Tensor:
+            return self.scratch.take(name, (tiles, heads, *shape), self.wide)
+
+        sums = _Sums(
+            take("largest", rows, 1),
+            take("reference", rows, 1),
+            take("moments", rows, 1),
+            take("close", rows, 1),
+            take("columns", self.columns.shape[1], rows),
         )
+        near = max((length(tile.keys) for tile in strip.tiles[:edge]), default=1)
+        at_once = self.sizes.heads * max(1, self.sizes.keys // near)
+        kept: list[tuple[Chunk, Tile, int, Tensor]] = []
+        for chunk in chunks(self.request, at_once) if edge else ():
+            part = Part(strip, chunk)
+            q = self._queries(part)
+            for n in range(edge):
+                tile = _of_chunk(strip.tiles[n], chunk)
+                e = self.scratch.take(f"edge {len(kept)}", (*q.shape[:2], length(tile.keys)), self.wide)
+                self._tile(part, tile, q, sums.of(chunk.merged), n, e, edge=True)
+                kept.append((chunk, tile, n, e))
+        for chunk in chunks(self.request, self.sizes.heads) if tiles > edge else ():
+            self._plain(Part(strip, chunk), edge, sums.of(chunk.merged))
+        shares = self._combine(Part(strip, next(chunks(self.request, heads))), sums, edge)
+        if shares is not None:
+            for chunk, tile, n, e in kept:
+                self._receive(chunk, tile, shares[n, chunk.merged], e)
+
+    def _plain(self, part: Part, edge: int, sums: _Sums) -> None:
+        """Do the tiles of a strip that are not its edge."""
+        q = self._queries(part)
+        tiles = [_of_chunk(tile, part.chunk) for tile in part.strip.tiles[edge:]]
+        numbers = [q.shape[0] * q.shape[1] * length(tile.keys) for tile in tiles]
+        keep = self.received is not None
+        weights = self.scratch.take("weights", (sum(numbers) if keep else max(numbers),), self.wide)
+        kept, start = [], 0
+        for n, (tile, size) in enumerate(zip(tiles, numbers, strict=True)):
+            e = weights[start : start + size].view(*q.shape[:2], -1)  # (m, R·t, s)
+            self._tile(part, tile, q, sums, edge + n, e, edge=False)
+            if keep:
+                kept.append(e)
+                start += size
+        if keep:
+            shares = self._shares(part, sums)
+            for n, (tile, e) in enumerate(zip(tiles, kept, strict=True)):
+                self._receive(part.chunk, tile, shares[edge + n], e)
+
+    def _tile(self, part: Part, tile: Tile, q: Tensor, sums: _Sums, n: int, e: Tensor, *, edge: bool) -> None:
+        """Leave tile n in the sums, and exp(s - reference) in e (m, R·t, s)."""
+        scores, reference = self._scores(part, tile, q), sums.reference[n]
+        by_head = part.by_head(scores)  # (b, h, t, s)
+        beside: list[tuple[Tensor, Tensor]] = []  # scores left out of the largest, and where they count
+        restore = self._set_apart(part, tile, by_head, part.by_head(reference).squeeze(3), edge, beside)
+        torch.amax(scores, dim=-1, keepdim=True, out=sums.largest[n])
+        torch.clamp(sums.largest[n], min=LOWEST, out=reference)
+        for target, others in beside:
+            torch.maximum(target, others, out=target)
+        for put_back, index, stood in reversed(restore):
+            put_back.copy_(stood) if index is None else put_back.index_copy_(2, index, stood)
+        scores.sub_(reference).clamp_(min=self.floor)
+        torch.exp(scores, out=e)
+        torch.bmm(self._tile_columns(part, tile), e.mT, out=sums.columns[n])
+        torch.sum(scores.mul_(e), dim=-1, keepdim=True, out=sums.moments[n])
+        if edge:
+            self._close_by(part, tile, e, sums.close[n])
+
+    def _queries(self, part: Part) -> Tensor:
+        """Return the queries (m, R·t, K), scaled as the scores are to be before a softcap."""
+        cap = self.request.softcap
+        scale = self.request.scale if cap is None else self.request.scale / cap
+        q = self.request.q[part.where].to(self.wide) * scale
+        if not self.all_counted:  # a NaN in a query that does not count would reach what its keys receive
+            counted = self.marks.counted[part.chunk.batch, None, part.strip.queries, None]
+            q = q.masked_fill(~counted, 0.0)
+        return part.fold(q)
+
+    def _scores(self, part: Part, tile: Tile, q: Tensor) -> Tensor:
+        """Return the scores (m, R·t, s), -inf where hidden."""
+        k = self.k[part.chunk.merged, tile.keys]
+        scores = self.scratch.take("scores", (*q.shape[:2], k.shape[1]), self.wide)
+        torch.bmm(q, k.mT, out=scores)
+        if self.request.softcap is not None:
+            scores.tanh_().mul_(self.request.softcap)
+        by_head = part.by_head(scores)
+        if self.request.bias is not None:
+            by_head.add_(part.pick(self.request.bias, tile))
+        for patch in tile.patches:
+            patch.hide(by_head[..., tile.within(patch)])
+        return scores
+
+    def _set_apart(
+        self,
+        part: Part,
+        tile: Tile,
+        scores: Tensor,
+        reference: Tensor,
+        edge: bool,
+        beside: list[tuple[Tensor, Tensor]],
+    ) -> list[tuple[Tensor, Tensor | None, Tensor]]:
+        """Keep single scores (b, h, t, s), and put -inf there where the largest of the others is asked for.
+
+        reference: (b, h, t), where the largest of all will be. Adds to `beside`; returns what to restore.
+        """
+        batches, rows = part.chunk.batch, self.rows
+        here = part.chunk.heads, part.strip.queries
+        restore: list[tuple[Tensor, Tensor | None, Tensor]] = []
+        for b in range(batches.start, batches.stop):
+            if tile.keys.start <= self.first_list[b] < tile.keys.stop:
+                rows.first[b][here] = scores[b - batches.start, ..., self.first_list[b] - tile.keys.start]
+        if edge:
+            start = self._position(part.strip) - tile.keys.start
+            for offset, kept in rows.near.items():
+                low, high = max(0, -start - offset), min(scores.shape[2], scores.shape[3] - start - offset)
+                if low >= high:
+                    continue
+                diagonal = scores.diagonal(start + offset, dim1=2, dim2=3)  # (b, h, high - low)
+                stood = kept[part.where][..., low:high]
+                stood.copy_(diagonal)
+                if abs(offset) == 1:
+                    diagonal.fill_(-math.inf)
+                    restore.append((diagonal, None, stood))
+                    beside.append((reference[..., low:high], stood))
+        for b in range(batches.start, batches.stop):
+            first, last = (bisect_left(self.apart_list[b], key) for key in (tile.keys.start, tile.keys.stop))
+            if first < last:
+                index = self.apart[b][first:last] - tile.keys.start
+                view = scores[b - batches.start]  # (h, t, s)
+                stood = view.index_select(2, index)
+                view.index_fill_(2, index, -math.inf)
+                restore.append((view, index, stood))
+                largest = stood.amax(dim=2)  # (h, t)
+                beside.append((rows.apart[b][here], largest))
+                beside.append((reference[b - batches.start], largest))
+        return restore
+
+    def _tile_columns(self, part: Part, tile: Tile) -> Tensor:
+        """Return what rides along with the weights, (m, C, s); zeros where no query sees the key.
+
+        A NaN there would spread through a product with weight 0.
+        """
+        columns = self.columns[part.chunk.merged, :, tile.keys]
+        if any(patch.unseen is not None for patch in tile.patches):
+            columns = columns.clone()
+            for patch in tile.patches:
+                if patch.unseen is not None:
+                    by_group = columns.view(-1, length(part.chunk.groups), *columns.shape[1:])
+                    by_group[..., tile.within(patch)].masked_fill_(patch.unseen.mT, 0.0)
+        return columns
 
     def _position(self, strip: Strip) -> int:
         """Return the key at the position of the strip's first query."""
@@ -212,257 +385,80 @@ class Sweep:
         self.columns[:, 1] = (index - start).abs() * side.abs()
         self.columns[:, 2] = side
 
-    def _part(self, part: Part) -> None:
-        tiles = list(part.tiles())
-        if not tiles:
-            return
-        q = self._queries(part)  # (m, R·t, K)
-        count, width = len(tiles), self.columns.shape[1]
-        largest = self.scratch.take("largest", (count, *q.shape[:2], 1), self.wide)
-        reference = self.scratch.take("reference", (count, *q.shape[:2], 1), self.wide)
-        moments = self.scratch.take("moments", (count, *q.shape[:2], 1), self.wide)
-        sums = self.scratch.take("sums", (count, q.shape[0], width, q.shape[1]), self.wide)
-        keys = sum(length(tile.keys) for tile in tiles) if self.received is not None else _longest(tiles)
-        weights = self.scratch.take("weights", (q.shape[0] * q.shape[1] * keys,), self.wide)
-        kept, start = [], 0
-        near: Tensor | None = None
-        for n, tile in enumerate(tiles):
-            size = q.shape[0] * q.shape[1] * length(tile.keys)
-            e = weights[start : start + size].view(*q.shape[:2], -1)  # (m, R·t, s)
-            scores = self._scores(part, tile, q)
-            self._pick(part, tile, scores, largest[n], reference[n])
-            scores.sub_(reference[n]).clamp_(min=self.floor)
-            torch.exp(scores, out=e)
-            torch.bmm(self._tile_columns(part, tile), e.mT, out=sums[n])
-            torch.sum(scores.mul_(e), dim=-1, keepdim=True, out=moments[n])
-            near = self._near_distance(part, tile, e, reference[n], near)
-            if self.received is not None:
-                kept.append(e)
-                start += size
-        self._finish(part, tiles, largest, reference, moments, sums, near, kept)
-
-    def _queries(self, part: Part) -> Tensor:
-        cap = self.request.softcap
-        scale = self.request.scale if cap is None else self.request.scale / cap
-        q = self.request.q[part.where].to(self.wide) * scale
-        counted = self.marks.counted[part.chunk.batch, None, part.strip.queries, None]
-        # a NaN in a query that does not count would reach what its keys receive
-        return part.fold(q if bool(counted.all()) else q.masked_fill(~counted, 0.0))
-
-    def _scores(self, part: Part, tile: Tile, q: Tensor) -> Tensor:
-        """Return the scores (m, R·t, s), -inf where hidden."""
-        k = self.k[part.chunk.merged, tile.keys]
-        scores = self.scratch.take("scores", (*q.shape[:2], k.shape[1]), self.wide)
-        torch.bmm(q, k.mT, out=scores)
-        if self.request.softcap is not None:
-            scores.tanh_().mul_(self.request.softcap)
-        by_head = part.by_head(scores)
-        if self.request.bias is not None:
-            by_head.add_(part.pick(self.request.bias, tile))
-        for patch in tile.patches:
-            patch.hide(by_head[..., tile.within(patch)])
-        return scores
-
-    def _pick(self, part: Part, tile: Tile, scores: Tensor, largest: Tensor, reference: Tensor) -> None:
-        """Keep single scores, and the largest of the others and of all, (m, R·t, 1) each."""
-        by_head = part.by_head(scores)  # (b, h, t, s)
-        batches, rows = part.chunk.batch, self.rows
-        chosen: list[tuple[Tensor, Tensor]] = []  # views of the scores, and what stood there
-        beside: list[tuple[Tensor, Tensor]] = []  # where their largest go, (…, t)
-        for b in range(batches.start, batches.stop):
-            if tile.keys.start <= self.first_list[b] < tile.keys.stop:
-                column = by_head[b - batches.start, :, :, self.first_list[b] - tile.keys.start]
-                rows.first[b, part.chunk.heads, part.strip.queries] = column
-        all_largest = part.by_head(reference).squeeze(3)  # (b, h, t)
-        for offset, where, diagonal in self._diagonals(part, tile, by_head):
-            target = rows.near[offset][part.where][..., where]
-            target.copy_(diagonal)
-            if abs(offset) == 1:
-                chosen.append((diagonal, target.clone()))
-                diagonal.fill_(-math.inf)
-                beside.append((all_largest[..., where], chosen[-1][1]))
-        columns = []
-        for b in range(batches.start, batches.stop):
-            low = bisect_left(self.apart_list[b], tile.keys.start)
-            high = bisect_left(self.apart_list[b], tile.keys.stop)
-            if low < high:
-                index = self.apart[b][low:high] - tile.keys.start
-                view = by_head[b - batches.start]  # (h, t, s)
-                stood = view.index_select(2, index)
-                view.index_fill_(2, index, -math.inf)
-                columns.append((view, index, stood))
-                apart = rows.apart[b, part.chunk.heads, part.strip.queries]
-                torch.maximum(apart, stood.amax(dim=2), out=apart)
-                beside.append((all_largest[b - batches.start], stood.amax(dim=2)))
-        torch.amax(scores, dim=-1, keepdim=True, out=largest)
-        torch.clamp(largest, min=LOWEST, out=reference)
-        for view, index, stood in columns:
-            view.index_copy_(2, index, stood)
-        for diagonal, stood in chosen:
-            diagonal.copy_(stood)
-        for target, stood in beside:
-            torch.maximum(target, stood, out=target)
-
-    def _diagonals(self, part: Part, tile: Tile, by_head: Tensor) -> Iterator[tuple[int, slice, Tensor]]:
-        """Return for each distance that the tile holds: it, for which queries of the strip, a view."""
-        start = self._position(part.strip) - tile.keys.start
-        queries, keys = by_head.shape[2:]
-        for offset in self.rows.near:
-            first = max(0, -(start + offset))
-            last = min(queries, keys - (start + offset))
-            if first < last:
-                yield offset, slice(first, last), by_head.diagonal(start + offset, dim1=2, dim2=3)
-
-    def _tile_columns(self, part: Part, tile: Tile) -> Tensor:
-        """Return what rides along with the weights, (m, C, s); zeros where no query sees the key.
-
-        A NaN there would spread through a product with weight 0.
-        """
-        columns = self.columns[part.chunk.merged, :, tile.keys]
-        if any(patch.unseen is not None for patch in tile.patches):
-            columns = columns.clone()
-            for patch in tile.patches:
-                if patch.unseen is not None:
-                    by_group = columns.view(-1, length(part.chunk.groups), *columns.shape[1:])
-                    by_group[..., tile.within(patch)].masked_fill_(patch.unseen.mT, 0.0)
-        return columns
-
-    def _near_distance(
-        self, part: Part, tile: Tile, e: Tensor, reference: Tensor, before: Tensor | None
-    ) -> Tensor | None:
-        """Add sum_j |i - j| e over the keys at the strip's own positions: (2, b, h, t), sum and scale."""
-        if self.marks.corner is None:
-            return None
+    def _close_by(self, part: Part, tile: Tile, e: Tensor, out: Tensor) -> None:
+        """Write sum_j |i - j| e over the keys at the strip's own positions, (m, R·t, 1)."""
         start = self._position(part.strip)
         stop = start + length(part.strip.queries)
         first, last = max(start, tile.keys.start), min(stop, tile.keys.stop)
         if first >= last:
-            return before
+            out.zero_()
+            return
         query = torch.arange(start, stop, device=e.device).unsqueeze(1)
         apart = (query - torch.arange(first, last, device=e.device)).abs().to(self.wide)  # (t, s)
-        here = part.by_head(e)[..., first - tile.keys.start : last - tile.keys.start]
-        added = (here * apart).sum(dim=-1)  # (b, h, t)
-        scale = part.by_head(reference).squeeze(3)
-        if before is None:
-            return torch.stack([added, scale])
-        top = torch.maximum(before[1], scale)
-        return torch.stack([before[0] * (before[1] - top).exp() + added * (scale - top).exp(), top])
+        near = part.by_head(e)[..., first - tile.keys.start : last - tile.keys.start] * apart
+        torch.sum(near, dim=-1, keepdim=True, out=part.by_head(out))
 
-    def _finish(
-        self,
-        part: Part,
-        tiles: list[Tile],
-        largest: Tensor,
-        reference: Tensor,
-        moments: Tensor,
-        sums: Tensor,
-        near: Tensor | None,
-        kept: list[Tensor],
-    ) -> None:
-        """Put the tiles of a strip on the common scale, and add them up."""
+    def _combine(self, part: Part, sums: _Sums, edge: int) -> Tensor | None:
+        """Put all tiles of a strip on one scale and add them up; return the shares, (N, m, R·t, 1)."""
         rows, where = self.rows, part.where
-        top = reference.amax(dim=0)  # (m, R·t, 1)
-        below = reference - top  # (tiles, m, R·t, 1)
-        factor = below.exp()
-        by_row = sums.mT  # (tiles, m, R·t, C)
-        moment = (factor * (moments + below * by_row[..., :1])).sum(dim=0)
+        top, below, factor = sums.scale()
+        by_row = sums.columns.mT  # (N, m, R·t, C)
+        moment = (factor * (sums.moments + below * by_row[..., :1])).sum(dim=0)
         summed = (factor * by_row).sum(dim=0)  # (m, R·t, C)
         by_head = part.by_head(summed)  # (b, h, t, C)
-        total = by_head[..., 0]
         rows.top[where] = part.by_head(top).squeeze(3)
-        rows.total[where] = total
+        rows.total[where] = by_head[..., 0]
         rows.moment[where] = part.by_head(moment).squeeze(3)
         if self.marks.corner is not None:
-            ahead = torch.arange(total.shape[2], device=total.device, dtype=self.wide)
+            ahead = torch.arange(by_head.shape[2], device=by_head.device, dtype=self.wide)
             distance = by_head[..., 1] + ahead * by_head[..., 2]
-            if near is not None:
-                distance = distance + near[0] * (near[1] - rows.top[where]).exp()
-            rows.distance[where] = distance
+            close = (factor[:edge] * sums.close[:edge]).sum(dim=0)
+            rows.distance[where] = distance + part.by_head(close).squeeze(3)
         rows.punctuation[where] = by_head[..., 3]
         rows.special[where] = by_head[..., 4]
-        rows.content[where] = part.by_head(largest.amax(dim=0)).squeeze(3)
+        rows.content[where] = part.by_head(sums.largest.amax(dim=0)).squeeze(3)
         if self.has_norms:
             group = self.request.group
             own = summed.view(summed.shape[0], group, -1, summed.shape[2])  # (m, R, t, C)
             for target, first in ((rows.norm, 5), (rows.special_norm, 5 + group)):
                 mine = own[..., first : first + group].diagonal(dim1=1, dim2=3)  # (m, t, R)
-                target[where] = mine.mT.reshape(total.shape)
-        if self.received is not None:
-            self._receive(part, tiles, factor, top, total, kept)
+                target[where] = mine.mT.reshape(by_head.shape[:3])
+        return None if self.received is None or not edge else self._shares(part, sums)
 
-    def _receive(
-        self,
-        part: Part,
-        tiles: list[Tile],
-        factor: Tensor,
-        top: Tensor,
-        total: Tensor,
-        kept: list[Tensor],
-    ) -> None:
+    def _shares(self, part: Part, sums: _Sums) -> Tensor:
+        """Return by what exp(s - reference) is multiplied to be a weight, 0 in queries that do not count."""
+        top, _, factor = sums.scale()
+        total = (factor * sums.columns[:, :, 0].unsqueeze(3)).sum(dim=0)  # (m, R·t, 1)
+        by_head = part.by_head(total)  # (b, h, t, 1)
+        if self.request.sink is not None:
+            sink = self.request.sink[part.chunk.heads].to(self.wide)[:, None, None]
+            by_head.add_((sink - part.by_head(top)).exp_())
+        share = factor / total
+        if not self.all_counted or bool((top < LOWEST / 2).any()):
+            counted = self.marks.counted[part.chunk.batch, None, part.strip.queries, None]
+            counted = counted & (part.by_head(top) > LOWEST / 2)
+            share = share.masked_fill(~part.fold(counted), 0.0)
+        return share
+
+    def _receive(self, chunk: Chunk, tile: Tile, share: Tensor, e: Tensor) -> None:
+        """Add what the keys of a tile receive: share (m, R·t, 1) times e (m, R·t, s)."""
         if self.received is None:
             return
-        seeing = part.by_head(top).squeeze(3) > LOWEST / 2  # (b, h, t)
-        if self.request.sink is not None:
-            sink = self.request.sink[part.chunk.heads].to(self.wide)[:, None]
-            total = total + (sink - part.by_head(top).squeeze(3)).exp()
-        counted = self.marks.counted[part.chunk.batch, part.strip.queries].unsqueeze(1)  # (b, 1, t)
-        counts = (counted & seeing).to(self.wide) / total  # (b, h, t)
-        heads = counts.shape[0] * counts.shape[1]
-        for n, (tile, e) in enumerate(zip(tiles, kept, strict=True)):
-            share = counts * part.by_head(factor[n]).squeeze(3)
-            got = torch.bmm(share.view(heads, 1, -1), part.by_head(e).reshape(heads, -1, e.shape[2]))
-            self.received[part.chunk.batch, part.chunk.heads, tile.keys] += got.view(*counts.shape[:2], -1)
-
-    def _look(self, strip: Strip) -> Visible:
-        """Count what the queries of a strip see, and what equal weights would give to the keys."""
-        device = self.request.q.device
-        classes = torch.stack(
-            [torch.ones_like(self.marks.special), self.marks.special, self.marks.punctuation], dim=2
-        ).to(torch.float64)  # (B, S, 3)
-        rows = length(strip.queries)
-        counts = torch.zeros(1, 1, rows, 3, dtype=torch.float64, device=device)
-        distance = torch.zeros(1, 1, rows, dtype=torch.float64, device=device)
-        query = self._position(strip) + torch.arange(rows, device=device, dtype=torch.float64).unsqueeze(1)
-        for tile in strip.tiles:
-            counts = counts + classes[:, tile.keys].sum(dim=1)[:, None, None]
-            if self.marks.corner is not None:
-                distance = distance + _distances(query.squeeze(1), tile.keys)
-            for patch in tile.patches:
-                hidden = patch.hidden.to(torch.float64)  # (B|1, H|1, t|1, s)
-                counts = counts - hidden @ classes[:, patch.keys].unsqueeze(1)
-                if self.marks.corner is not None:
-                    index = torch.arange(patch.keys.start, patch.keys.stop, device=device)
-                    distance = distance - (hidden * (query - index).abs()).sum(dim=-1)
-        if self.uniform is not None:
-            self._share_equally(strip, counts[..., 0])
-        return Visible(counts[..., 0], counts[..., 1], counts[..., 2], distance)
-
-    def _share_equally(self, strip: Strip, seen: Tensor) -> None:
-        if self.uniform is None:
-            return
-        counted = self.marks.counted[:, None, strip.queries] & (seen > 0)
-        share = counted / seen.clamp(min=1.0)  # (B, H|1, t)
-        for tile in strip.tiles:
-            self.uniform[..., tile.keys] += share.sum(dim=2, keepdim=True)
-            for patch in tile.patches:
-                hidden = patch.hidden.to(torch.float64).expand(-1, -1, share.shape[2], -1)
-                self.uniform[..., patch.keys] -= (share.unsqueeze(2) @ hidden).squeeze(2)
+        target = self.received[chunk.batch, chunk.heads, tile.keys]  # (b, h, s)
+        heads = target.shape[0] * target.shape[1]
+        got = torch.bmm(share.reshape(heads, 1, -1), e.view(heads, -1, e.shape[2]))  # (b · h, 1, s)
+        target += got.view(target.shape)
 
 
-def _longest(tiles: list[Tile]) -> int:
-    return max(length(tile.keys) for tile in tiles)
+def _tile_sizes(request: Request) -> TileSizes:
+    """Return sizes that suit the shapes and the device."""
+    cpu = request.q.device.type == "cpu"
+    queries = max(1, min(request.region.rows, (_ROWS if cpu else 4 * _ROWS) // request.group))
+    keys = min(_KEYS if cpu else 4 * _KEYS, max(1, request.k.shape[2]))
+    numbers = _CPU_TILE_PER_THREAD * torch.get_num_threads() if cpu else _OTHER_TILE
+    return TileSizes(queries, keys, max(1, numbers // (queries * request.group * keys)))
 
 
-def _common(seen: list[Visible], name: str) -> tuple[list[Tensor], tuple[int, int]]:
-    parts: list[Tensor] = [getattr(each, name) for each in seen]
-    return parts, (max(p.shape[0] for p in parts), max(p.shape[1] for p in parts))
-
-
-def _distances(query: Tensor, keys: slice) -> Tensor:
-    """Return the sum of |i - j| over keys j for queries i (t,)."""
-
-    def up_to(n: Tensor) -> Tensor:
-        """Return the sum of |i - j| over j from i on, n of them; those before i for a negative n, negated."""
-        return torch.where(n > 0, n * (n - 1), n * (1 - n)) / 2
-
-    return up_to(keys.stop - query) - up_to(keys.start - query)
+def _of_chunk(tile: Tile, chunk: Chunk) -> Tile:
+    """Return the tile as these heads see it, with all of its keys."""
+    return Tile(tile.keys, tuple(patch.for_chunk(chunk) for patch in tile.patches))
