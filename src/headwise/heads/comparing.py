@@ -10,7 +10,7 @@ from torch import Tensor
 
 from headwise.heads.documents import Document, Text, make_documents
 from headwise.heads.likeness import By, Likeness
-from headwise.heads.sweep import TOKENS, OnProgress
+from headwise.heads.sweep import OnProgress, tokens_at_once
 from headwise.hub import Subject
 
 if TYPE_CHECKING:
@@ -24,7 +24,8 @@ def compare(
     b: Subject,
     texts: Sequence[Text],
     *,
-    tokens: int = TOKENS,
+    statistics: bool = True,
+    tokens: int | None = None,
     on_progress: OnProgress | None = None,
 ) -> DataFrame:
     """Compare each head of a model with those of the same layer of another, on the same texts.
@@ -38,6 +39,8 @@ def compare(
     map_match, map_match_distance: the head of b in this layer whose map is nearest, and how near.
     output_match, output_match_likeness: the head of b in this layer whose output is likest, and how like.
 
+    change_…: with statistics, each of `heads.statistics` of this head in b less that in a.
+
     What is said of the same head is NaN where b has no head of that number. Formulas: see `similarity`.
     texts, tokens, on_progress: as for `ablate`.
 
@@ -48,7 +51,7 @@ def compare(
 
     documents = _same_documents(a, b, texts)
     couples = [(layer.index, layer.index) for layer in a.layers]
-    alike = Likeness(a, b, documents, couples, _BYS, tokens).measure(on_progress)
+    alike = Likeness(a, b, documents, couples, _BYS, tokens_at_once(a, tokens)).measure(on_progress)
     rows = []
     for layer in a.layers:
         maps, outputs, correlation = (alike[by][layer.index, layer.index] for by in _BYS)
@@ -67,7 +70,18 @@ def compare(
                     "output_match_likeness": float(outputs[head, likest]),
                 }
             )
-    return DataFrame(rows)
+    table = DataFrame(rows)
+    return table.merge(_changes(a, b, documents), on=["layer", "head"], how="left") if statistics else table
+
+
+def _changes(a: Subject, b: Subject, documents: Sequence[Document]) -> DataFrame:
+    from headwise.heads.statistics_collector import statistics
+
+    names = ["layer", "head"]
+    ids = [document.ids for document in documents]
+    before, after = (statistics(subject, ids).table.set_index(names) for subject in (a, b))
+    plain = [name for name in before.columns if not name.endswith("_uniform")]
+    return (after[plain] - before[plain]).add_prefix("change_").reset_index()
 
 
 def _same(alike: Tensor, head: int) -> float:

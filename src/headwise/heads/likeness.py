@@ -17,7 +17,7 @@ from headwise.heads.documents import Document, Text, batches_of, make_batch, mak
 from headwise.heads.map_distance import map_distances
 from headwise.heads.seam import AttentionCall, observe
 from headwise.heads.sharding import gathered, this_shard
-from headwise.heads.sweep import TOKENS, OnProgress
+from headwise.heads.sweep import OnProgress, tokens_at_once
 from headwise.hub import AttentionLayer, Subject
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def similarity(
     *,
     by: By = "outputs",
     across_layers: bool = False,
-    tokens: int = TOKENS,
+    tokens: int | None = None,
     on_progress: OnProgress | None = None,
 ) -> DataFrame:
     """Measure how alike each two heads are: 1 for the same.
@@ -65,7 +65,9 @@ def similarity(
     documents = make_documents(subject, texts, measure="output")
     layers = subject.layers
     couples = [(a.index, b.index) for a in layers for b in layers[a.index :] if across_layers or a is b]
-    likeness = Likeness(subject, subject, documents, couples, [by], tokens).measure(on_progress)[by]
+    likeness = Likeness(subject, subject, documents, couples, [by], tokens_at_once(subject, tokens)).measure(
+        on_progress
+    )[by]
     start = [0]
     for layer in layers:
         start.append(start[-1] + layer.n_head)
@@ -89,7 +91,7 @@ class Likeness:
     couples: Sequence[tuple[int, int]]
     """Layers of a and b whose heads are compared."""
     bys: Collection[By]
-    tokens: int = TOKENS
+    tokens: int
 
     def measure(self, on_progress: OnProgress | None = None) -> dict[By, dict[tuple[int, int], Tensor]]:
         """Return how alike the heads are, (n, m), by each measure and couple of layers."""
