@@ -354,7 +354,7 @@ def refusals() -> list[tuple[str, Any, dict[str, Any]]]:
         ("at least two texts", ["the fox"], {"how": "resample"}),
         ("for how=.mean. only", ["the fox"], {"reference": ["the fox"]}),
         ("there are no texts", ["the fox"], {"how": "mean", "reference": []}),
-        ("tokens and memory must be at least 1", ["the fox"], {"tokens": 0}),
+        ("tokens must be at least 1", ["the fox"], {"tokens": 0}),
     ]
 
 

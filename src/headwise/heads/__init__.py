@@ -7,7 +7,9 @@ from headwise.lazy import lazy_exports
 if TYPE_CHECKING:
     from headwise.heads.ablation import Ablation as Ablation
     from headwise.heads.ablation import ablate as ablate
+    from headwise.heads.comparing import compare as compare
     from headwise.heads.gate_gradients import importance as importance
+    from headwise.heads.likeness import similarity as similarity
     from headwise.heads.repeated import induction_scores as induction_scores
     from headwise.heads.role_rules import roles as roles
     from headwise.heads.seam import AttentionCall as AttentionCall
@@ -23,7 +25,9 @@ __getattr__, __all__ = lazy_exports(
     __name__,
     {
         "headwise.heads.ablation": ["Ablation", "ablate"],
+        "headwise.heads.comparing": ["compare"],
         "headwise.heads.gate_gradients": ["importance"],
+        "headwise.heads.likeness": ["similarity"],
         "headwise.heads.repeated": ["induction_scores"],
         "headwise.heads.role_rules": ["roles"],
         "headwise.heads.seam": ["AttentionCall", "observe"],

@@ -16,11 +16,10 @@ import torch
 from headwise.heads.documents import CLASSES, Document, Measure, Text, make_documents
 from headwise.heads.intervals import rank_correlation
 from headwise.heads.progress import Progress, fingerprint, model_fingerprint
-from headwise.heads.replay import MEMORY
 from headwise.heads.retrieval import Task, retrieval_documents
 from headwise.heads.sharding import this_shard
 from headwise.heads.silencing import How, Silencing, check_how
-from headwise.heads.sweep import TOKENS, Costs, HeadId, OnProgress, Sweep, checked_heads
+from headwise.heads.sweep import Costs, HeadId, OnProgress, Sweep, checked_heads, tokens_at_once
 from headwise.hub import Subject
 
 if TYPE_CHECKING:
@@ -110,8 +109,8 @@ def ablate(
     reference: Sequence[Text] | None = None,
     retrieval: Task | None = "repeat",
     seed: int = 0,
-    tokens: int = TOKENS,
-    memory: int = MEMORY,
+    tokens: int | None = None,
+    memory: int | None = None,
     folder: Path | str | None = None,
     on_progress: OnProgress | None = None,
 ) -> Ablation:
@@ -129,7 +128,8 @@ def ablate(
     reference: texts to take means over; default the texts themselves.
     retrieval: random sequences in whose second half tokens can only be looked up, "repeat" or "pairs"; None
         for none.
-    tokens: how many are read at once. memory: bytes for activations, which bound how many heads at once.
+    tokens: how many are read at once. memory: bytes for activations, which bound how many heads are silenced
+        at once. Both default to what suits the device.
     folder: where progress is kept; a sweep that was broken off goes on from there.
     on_progress: called as (done, total) now and then.
 
@@ -140,8 +140,9 @@ def ablate(
     """
     check_how(how)
     chosen = checked_heads(subject, heads)
-    if tokens < 1 or memory < 1:
-        raise ValueError(f"tokens and memory must be at least 1, got {tokens} and {memory}")
+    tokens = tokens_at_once(subject, tokens)
+    if memory is not None and memory < 1:
+        raise ValueError(f"memory must be at least 1 byte, got {memory}")
     if reference is not None and how != "mean":
         raise ValueError(f'reference texts are for how="mean" only, got how={how!r}')
     kinds = [make_documents(subject, texts, measure=measure, seed=seed)]
@@ -166,7 +167,7 @@ def ablate(
         }
     progress = Progress.open(folder, settings, this_shard().rank)
     silencing = Silencing.make(subject, kinds, how, reference=means_over, tokens=tokens, seed=seed)
-    sweep = Sweep(subject, documents, silencing, measure, tokens, memory)
+    sweep = Sweep(subject, documents, silencing, tokens, measure, memory)
     costs = sweep.run(chosen, progress=progress, on_progress=on_progress)
     return Ablation(subject.name, how, measure, costs, _notes(how, len(texts)))
 

@@ -100,7 +100,7 @@ def check_measure(subject: Subject, measure: Measure) -> None:
         raise ValueError(f'measure must be "loss" or "output", got {measure!r}')
     if measure == "output" or subject.causal:
         return
-    if getattr(subject, "predicts", "nothing") == "nothing":
+    if subject.predicts == "nothing":
         raise ValueError(
             f"{subject.name} predicts no tokens (it has no language-model head), so it has no loss; "
             'measure="output" measures how far its output turns instead'

@@ -19,7 +19,7 @@ from headwise.heads.documents import NOTHING, Batch, Document, Text, batches_of,
 from headwise.heads.seam import observe
 from headwise.heads.sharding import gathered, this_shard
 from headwise.heads.silencing import How, Silencing
-from headwise.heads.sweep import TOKENS, OnProgress
+from headwise.heads.sweep import OnProgress, tokens_at_once
 from headwise.hub import Subject
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def importance(
     *,
     how: How = "zero",
     seed: int = 0,
-    tokens: int = TOKENS,
+    tokens: int | None = None,
     on_progress: OnProgress | None = None,
 ) -> DataFrame:
     """Estimate from gradients what each head is worth; `ablate` measures it.
@@ -51,6 +51,7 @@ def importance(
     """
     from pandas import DataFrame
 
+    tokens = tokens_at_once(subject, tokens)
     documents = make_documents(subject, texts, seed=seed)
     silencing = Silencing.make(subject, [documents], how, reference=documents, tokens=tokens, seed=seed)
     gradients = _gradients(subject, documents, silencing, tokens, on_progress)  # (M, heads), sums over tokens

@@ -23,8 +23,11 @@ from torch import Tensor, nn
 from headwise.heads.seam import AttentionCall, gated, observe
 from headwise.hub import AttentionLayer, Subject, TokenBatch
 
-MEMORY = 256 * 2**20
-"""How many bytes of activations a replay may hold at once, roughly."""
+MEMORY, MEMORY_ON_A_GPU = 64 * 2**20, 2**31
+"""How many bytes of activations a replay holds at once, if nothing else is asked for.
+
+On a CPU more is slower: an allocation of more than 32 MiB is mapped and cleared anew each time.
+"""
 
 Shortcut = Literal["attention", "projection"]
 """Which module hands out the output of a layer's heads: its attention, or the projection that follows it."""
@@ -35,7 +38,8 @@ class Replayer:
     """Runs a model under study so that heads can be silenced at the least cost."""
 
     subject: Subject
-    memory: int = MEMORY
+    memory: int | None = None
+    """Bytes of activations to hold at once, roughly; None for what suits the device."""
 
     def record(
         self,
@@ -137,7 +141,10 @@ class Recording:
         width = max(out.shape[1] * out.shape[3] for out in self.record.heads.values())
         # feed-forward parts are four times as wide as the stream and hold a few of that; scores are float32
         bytes_per_token = 16 * width * self.output.element_size() + 12 * self.output.shape[-1]
-        return max(1, self.replayer.memory // (tokens * bytes_per_token))
+        memory = self.replayer.memory
+        if memory is None:
+            memory = MEMORY if self.output.device.type == "cpu" else MEMORY_ON_A_GPU
+        return max(1, memory // (tokens * bytes_per_token))
 
     def _silenced(self, layer: AttentionLayer, heads: list[int]) -> Iterator[Tensor]:
         count = len(heads)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from headwise.heads.documents import CLASSES, Text, make_documents
 from headwise.heads.intervals import per_token
 from headwise.heads.silencing import How, Silencing
-from headwise.heads.sweep import TOKENS, Costs, HeadId, OnProgress, Sweep, checked_heads
+from headwise.heads.sweep import Costs, HeadId, OnProgress, Sweep, checked_heads, tokens_at_once
 from headwise.hub import Subject
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def pairs(
     *,
     how: How = "zero",
     seed: int = 0,
-    tokens: int = TOKENS,
+    tokens: int | None = None,
     on_progress: OnProgress | None = None,
 ) -> DataFrame:
     """Measure what two heads cost together and apart, for every pair of some heads.
@@ -91,7 +91,7 @@ def greedy(
     heads: Collection[HeadId] | None = None,
     how: How = "zero",
     seed: int = 0,
-    tokens: int = TOKENS,
+    tokens: int | None = None,
     on_progress: OnProgress | None = None,
 ) -> DataFrame:
     """Silence again and again the head that costs least, given those that are silent already.
@@ -151,7 +151,8 @@ def greedy(
     return DataFrame(rows, columns=["step", "layer", "head", "delta", "low", "high", "cost"])
 
 
-def _sweep(subject: Subject, texts: Sequence[Text], how: How, seed: int, tokens: int) -> Sweep:
+def _sweep(subject: Subject, texts: Sequence[Text], how: How, seed: int, tokens: int | None) -> Sweep:
+    tokens = tokens_at_once(subject, tokens)
     documents = make_documents(subject, texts, seed=seed)
     silencing = Silencing.make(subject, [documents], how, reference=documents, tokens=tokens, seed=seed)
     return Sweep(subject, documents, silencing, tokens=tokens)

@@ -16,7 +16,7 @@ from torch import Tensor
 from headwise.heads.documents import CLASSES, NOTHING, Batch, Document, Measure, batches_of, make_batch
 from headwise.heads.intervals import Estimate, per_token
 from headwise.heads.progress import Progress
-from headwise.heads.replay import MEMORY, Replayer
+from headwise.heads.replay import Replayer
 from headwise.heads.sharding import gathered, this_shard
 from headwise.heads.silencing import Silencing
 from headwise.hub import Subject
@@ -27,8 +27,8 @@ HeadId = tuple[int, int]
 OnProgress = Callable[[int, int], None]
 """Told how much is done, of how much."""
 
-TOKENS = 1024
-"""How many tokens are read at once, each of several heads silent in a copy of its own."""
+TOKENS, TOKENS_ON_A_GPU = 512, 8192
+"""How many tokens are read at once, if nothing else is asked for."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,9 +61,10 @@ class Sweep:
     subject: Subject
     documents: Sequence[Document]
     silencing: Silencing
+    tokens: int
     measure: Measure = "loss"
-    tokens: int = TOKENS
-    memory: int = MEMORY
+    memory: int | None = None
+    """Bytes, see `Replayer`."""
 
     def run(
         self,
@@ -156,6 +157,19 @@ def by_layer(heads: Collection[HeadId]) -> dict[int, list[int]]:
         layer: [head for _, head in group]
         for layer, group in groupby(sorted(heads), key=lambda each: each[0])
     }
+
+
+def tokens_at_once(subject: Subject, tokens: int | None) -> int:
+    """Return how many tokens to read at once: as many as asked for, or what suits the device.
+
+    On a CPU few texts with many heads at once are best: what is the same for all heads need not be copied.
+    Raises ValueError for fewer than 1.
+    """
+    if tokens is None:
+        return TOKENS if subject.device.type == "cpu" else TOKENS_ON_A_GPU
+    if tokens < 1:
+        raise ValueError(f"tokens must be at least 1, got {tokens}")
+    return tokens
 
 
 def all_heads(subject: Subject) -> list[HeadId]:

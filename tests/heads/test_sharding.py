@@ -1,0 +1,126 @@
+"""Two processes give what one gives, bit for bit."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import distributed as dist
+
+from headwise.heads import ablate, greedy, importance, similarity
+from headwise.heads.sharding import Shard, gathered, processes_of_torchrun, this_shard
+from headwise.heads.silencing import How
+from headwise.heads.sweep import Sweep
+from headwise.hub.subject import OwnSubject
+from headwise.model import GPT, GPTConfig
+from headwise.text import Tokenizer
+
+needs_gloo = pytest.mark.skipif(
+    not (dist.is_available() and dist.is_gloo_available()), reason="PyTorch was built without gloo"
+)
+
+
+TEXT = "the quick brown fox jumps over the lazy dog. "
+TEXTS = [TEXT[i : i + 9 + i] for i in range(7)]
+
+
+def small() -> OwnSubject:
+    torch.manual_seed(0)
+    model = GPT(GPTConfig(vocab_size=28, n_layer=2, d_model=16, n_head=2, block_size=32))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(8)
+    return OwnSubject(model, Tokenizer.train("char", [TEXT]))
+
+
+def ablated(how: How, folder: Path | None = None) -> list[list[float]]:
+    table = ablate(small(), TEXTS, how=how, tokens=40, folder=folder).table
+    numbers: list[list[float]] = table.fillna(-9).to_numpy().tolist()  # NaN does not equal itself
+    return numbers
+
+
+def results(folder: Path | None = None) -> dict[str, Any]:
+    """Return what this process finds out about a small model."""
+    subject = small()
+    return {
+        "zero": ablated("zero", folder),
+        "mean": ablated("mean"),
+        "resample": ablated("resample"),
+        "importance": importance(subject, TEXTS, tokens=40).to_numpy().tolist(),
+        "greedy": greedy(subject, TEXTS, budget=2, tokens=40).to_numpy().tolist(),
+        "similarity": similarity(subject, TEXTS, tokens=40).fillna(-1).to_numpy().tolist(),
+    }
+
+
+def processes(count: int, folder: Path) -> Iterator[dict[str, Any]]:
+    """Yield what each of several processes finds out, started as `torchrun` starts them."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    environment = os.environ | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
+    environment |= {"WORLD_SIZE": str(count), "PYTHONPATH": os.pathsep.join(sys.path)}
+    started = [
+        subprocess.Popen(
+            [sys.executable, __file__, str(folder)],
+            env=environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(count)
+    ]
+    for process in started:
+        out, err = process.communicate(timeout=120)
+        assert process.returncode == 0, err
+        yield json.loads(out)
+
+
+@needs_gloo
+def test_two_processes_equal_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = processes(2, tmp_path / "sweep")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        alone = results()
+        # one process goes on where two were: there is nothing left to do
+        monkeypatch.setattr(Sweep, "_costs_of", _nothing_left)
+        assert ablated("zero", tmp_path / "sweep") == alone["zero"]
+    finally:
+        torch.set_num_threads(threads)
+    assert first == second
+    for name in ("zero", "mean", "resample", "importance", "greedy"):
+        assert first[name] == alone[name], name
+    assert torch.allclose(torch.tensor(first["similarity"]), torch.tensor(alone["similarity"]), atol=1e-12)
+
+
+def _nothing_left(*_: object) -> None:
+    raise RuntimeError("something was left to do")
+
+
+def test_alone_a_process_does_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    with processes_of_torchrun() as shard:
+        assert shard == this_shard() == Shard(0, 1)
+        assert all(shard.takes(unit) for unit in range(5))
+    there = torch.ones(3)
+    assert gathered(there) is there
+
+
+def test_each_unit_belongs_to_one_process() -> None:
+    for world in (2, 3):
+        owners = [[rank for rank in range(world) if Shard(rank, world).takes(unit)] for unit in range(7)]
+        assert all(len(owner) == 1 for owner in owners)
+        assert {owner[0] for owner in owners} == set(range(world))
+
+
+if __name__ == "__main__":
+    with processes_of_torchrun():
+        print(json.dumps(results(Path(sys.argv[1]))))
