@@ -331,12 +331,16 @@ def settle(model: nn.Module) -> None:
 
 def check_uniform(model: nn.Module) -> None:
     """Raise ValueError unless all layers of a transformers model have as many heads as its config says."""
-    counts = head_counts(model)
+    attentions = [module for module in model.modules() if type(module).__name__ in CONVENTIONS]
+    counts = [
+        (m.q_proj.out_features // m.head_dim, m.k_proj.out_features // m.head_dim)
+        for m in cast(list[Any], attentions)
+    ]
     if len(set(counts)) > 1:
         raise ValueError(
             f"the layers of this {type(model).__name__} have different numbers of heads (query/key-value: "
             f"{', '.join(f'{h}/{g}' for h, g in counts)}), which no class of transformers can hold; "
-            "expand the key/value heads to one number, or keep the model as headwise's own folder"
+            "make them equal with compress.level, or keep the model as headwise's own folder"
         )
 
 

@@ -132,6 +132,11 @@ class Tokenizer:
         return hashlib.sha256(self._text.encode("utf-8")).hexdigest()
 
     @property
+    def definition(self) -> str:
+        """The text of the saved file, as the `tokenizers` library reads it."""
+        return self._text
+
+    @property
     def alphabet(self) -> frozenset[str] | None:
         """The characters a `char` tokenizer knows; None for `bpe`, which knows them all."""
         return frozenset(map(chr, self._codes)) if self.kind == "char" else None
