@@ -23,6 +23,7 @@ VERBS = {
     "heads": "What every head of a model does: its role, how strong, and what speaks for it.",
     "ablate": "What each head is worth: what is lost when it is silenced.",
     "compare-heads": "Two models head by head: what changed.",
+    "view": "Write a page on which to pick a head, see what it does and read what it is worth.",
     "cost": "What a model costs: parameters, memory, FLOPs; by formula and measured.",
     "walkthrough": "Multi-head attention step by step in NumPy, every array printed.",
     "trace": "Name the shape at every step of multi-head attention.",

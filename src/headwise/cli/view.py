@@ -1,0 +1,98 @@
+"""headwise view: a page on which to pick a head, see what it does and read what it is worth."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from headwise.cli.options import Device, Json, Quiet
+
+
+def view(
+    model: Annotated[
+        str,
+        typer.Argument(help="A model folder of ours, or a Hugging Face folder or name (needs the extra hf)."),
+    ],
+    text: Annotated[str | None, typer.Option(help="The text to show the heads on.")] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            help="Text to measure on: a file, a folder or a built-in corpus. Without --text its first piece is "
+            "shown; without --data the statistics are those of --text alone."
+        ),
+    ] = None,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The page to write.")] = Path("heads.html"),
+    texts: Annotated[int, typer.Option(help="How many pieces of --data to measure on.")] = 32,
+    length: Annotated[int, typer.Option(help="Tokens in each of them, as far as the model reads.")] = 256,
+    silence: Annotated[
+        Literal["no", "zero", "mean", "resample"],
+        typer.Option(help="Also measure what each head is worth, by silencing it this way (needs --data)."),
+    ] = "no",
+    title: Annotated[str | None, typer.Option(help="The page's heading. Default: the model's name.")] = None,
+    device: Device = "auto",
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Write one self-contained page about the heads of a model.
+
+    It opens in any browser, without a network: all heads at a glance, each with its role; the chosen ones
+    large; over the text, what each token looks at and who looks at it; and what silencing a head costs.
+    """
+    if text is None and data is None:
+        raise ValueError("view needs something to look at: give --text '…', or --data with a corpus")
+    if text is not None and not text.strip():
+        raise ValueError("--text is empty; give a text of at least one character")
+    if silence != "no" and data is None:
+        raise ValueError("--silence measures on a corpus; give --data as well")
+    if out.is_dir():
+        raise ValueError(f"--out {out} is a folder; give the name of a file in it, such as {out}/heads.html")
+
+    from headwise.hub import open_subject
+    from headwise.model.device import pick_device
+    from headwise.report.viewer import HeadView, view_data
+
+    subject = open_subject(model, pick_device(device))
+    measured = None
+    if data is not None:
+        from headwise.heads.texts import sample_texts
+        from headwise.text import open_corpus
+
+        measured = sample_texts(subject, open_corpus(data), texts=texts, length=length)
+    shown = text if text is not None else (measured or [])[0]
+    ablation = None
+    if silence != "no" and measured is not None:
+        from headwise.heads import ablate
+
+        if subject.predicts == "nothing":
+            raise ValueError(f"--silence measures a loss, but {model} predicts nothing; leave it out")
+        ablation = ablate(subject, measured, how=silence, on_progress=None if quiet else _say).table
+    page = HeadView(
+        view_data(
+            subject,
+            shown,
+            texts=measured,
+            ablation=ablation,
+            how=silence,
+            title=title,
+            source="" if measured is None else f"{data}: {len(measured)} × {length}",
+        )
+    )
+    page.save(out)
+    size = out.stat().st_size
+    if as_json:
+        result = {
+            "file": str(out),
+            "bytes": size,
+            "tokens": len(page.data.queries),
+            "heads": len(page.data.heads),
+        }
+        typer.echo(json.dumps(result, ensure_ascii=False))
+    elif not quiet:
+        typer.echo(f"wrote {out} ({size / 1e6:.1f} MB): open it in a browser")
+
+
+def _say(done: int, total: int) -> None:
+    typer.echo(f"silencing heads: {done} of {total}", err=True)

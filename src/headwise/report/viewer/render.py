@@ -1,0 +1,114 @@
+"""The page of heads as one self-contained file, or as a part of a notebook."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from jinja2.utils import htmlsafe_json_dumps
+from markupsafe import Markup
+from torch import nn
+
+from headwise import __version__
+from headwise.files import write_text
+from headwise.hub import Subject, open_subject
+from headwise.report.viewer.data import ViewData, view_data, weights_data
+from headwise.report.viewer.pack import packed
+
+SCRIPTS = (
+    "strings.js",
+    "decode.js",
+    "colour.js",
+    "shown.js",
+    "elements.js",
+    "figure.js",
+    "grid.js",
+    "text.js",
+    "map.js",
+    "card.js",
+    "save.js",
+    "link.js",
+    "start.js",
+)
+"""In the order in which they build on each other; they share one function, so nothing of them is global."""
+
+
+@dataclass(frozen=True, eq=False)
+class HeadView:
+    """The page. A notebook shows it; `save` writes it to a file."""
+
+    data: ViewData
+
+    def html(self) -> str:
+        """Return the whole page."""
+        return _render("page.html", self._island, self.data.title, standalone=True)
+
+    def save(self, path: Path | str) -> Path:
+        """Write the page to a file, all or nothing."""
+        path = Path(path)
+        write_text(path, self.html())
+        return path
+
+    def _repr_html_(self) -> str:
+        return _render("fragment.html", self._island, self.data.title, standalone=False)
+
+    @cached_property
+    def _island(self) -> Markup:
+        return htmlsafe_json_dumps(packed(self.data), separators=(",", ":"))
+
+
+def view(
+    source: Subject | nn.Module | str | Path,
+    text: str | Sequence[int],
+    *,
+    tokenizer: Any = None,
+    **options: Any,
+) -> HeadView:
+    """Show what the heads of a model do on a text.
+
+    source: a `Subject`; a model folder or name as `hub.open_subject` takes it; or a model in memory, with its
+    tokenizer. options: see `view_data`.
+
+    Raises ValueError for a text that is empty or too long, TypeError for a model without its tokenizer, and
+    what `open_subject` raises.
+    """
+    if isinstance(source, nn.Module):
+        if tokenizer is None:
+            raise TypeError(f"source is a {type(source).__name__} alone; give its tokenizer=… as well")
+        source = Subject.of(source, tokenizer)
+    elif tokenizer is not None:
+        raise TypeError("tokenizer goes with a model in memory; a Subject, folder or name has its own")
+    subject = source if isinstance(source, Subject) else open_subject(source)
+    return HeadView(view_data(subject, text, **options))
+
+
+def view_weights(weights: Any, labels: Sequence[str], **options: Any) -> HeadView:
+    """Show attention weights of any origin; see `weights_data`."""
+    return HeadView(weights_data(weights, labels, **options))
+
+
+def _render(template: str, island: Markup, title: str, *, standalone: bool) -> str:
+    static = files("headwise.report.viewer") / "static"
+    environment = jinja2.Environment(
+        loader=jinja2.FunctionLoader(lambda name: (static / name).read_text(encoding="utf-8")),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    scripts = "\n".join((static / name).read_text(encoding="utf-8") for name in SCRIPTS)
+    return environment.get_template(template).render(
+        island=island,
+        title=title,
+        version=__version__,
+        key=hashlib.sha256(island.encode()).hexdigest()[:16],
+        script=Markup(scripts),
+        css=(static / "viewer.css").read_text(encoding="utf-8"),
+        standalone=standalone,
+    )

@@ -1,0 +1,185 @@
+// Putting it together: the state, and what is drawn anew when it changes.
+
+class View {
+  constructor(host, store, standalone, css) {
+    this.host = host;
+    this.store = store;
+    this.standalone = standalone;
+    this.root = host.attachShadow({ mode: "open" });
+    this.root.append(el("style", {}, css));
+    this.page = el("div", { class: "page" });
+    this.probe = el("span", { class: "probe", "aria-hidden": "true" });
+    this.root.append(this.page, this.probe);
+    const { data } = store;
+    const first = this.mostTelling();
+    this.state = {
+      pane: 0, chosen: [first], focus: first, several: false, combine: "sum", colour: "strength", direction: "both", scale: "sqrt",
+      side: data.keys === null ? "both" : "query", token: data.panes[0].rows[1] - 1, locked: false,
+      hideFirst: false, hideSpecial: false, words: false, table: false,
+      language: (navigator.language || "en").startsWith("ko") ? "ko" : "en", theme: "auto",
+    };
+    if (!store.columns.has("strength")) this.state.colour = data.columns.find((name) => !name.endsWith("_uniform"));
+    this.pointed = null;
+    this.ticket = 0;
+  }
+
+  // The first head to look at: the one with the clearest role.
+  mostTelling() {
+    const { heads, data } = this.store;
+    const strength = (head) => (data.roles[head.index].role ? this.store.number("strength", head) || 0 : -1);
+    const best = heads.reduce((a, b) => (strength(b) > strength(a) ? b : a));
+    return `${best.layer}.${best.head}`;
+  }
+
+  get t() {
+    return translator(this.state.language);
+  }
+
+  // Change the state and show it. What needs other parts of the page is built anew, with the focus kept.
+  async update(changes) {
+    Object.assign(this.state, changes);
+    const { state } = this;
+    if (!state.chosen.length) state.chosen = [state.focus];
+    const ticket = ++this.ticket;
+    await this.store.load(state.pane, state.chosen.map((name) => this.store.byName.get(name)), state.combine === "value");
+    if (ticket !== this.ticket) return;
+    const { rows, columns } = this.store.data.panes[state.pane];
+    const [start, end] = state.side === "key" ? columns : rows;
+    state.token = Math.min(Math.max(state.token, start), end - 1);
+    this.shown = shownMap(this.store, state);
+    this.pointed = null;
+    const only = Object.keys(changes).every((name) => name === "chosen" || name === "focus");
+    if (only && this.grid && this.grid.isConnected) this.drawHeads();
+    else this.drawAll();
+    if (this.standalone) this.remember();
+  }
+
+  remember() {
+    const hash = toHash(this.state);
+    if (location.hash !== hash) history.replaceState(history.state, "", hash);
+  }
+
+  drawHeads() {
+    const kept = this.focused();
+    this.map.replaceWith((this.map = mapPanel(this)));
+    this.card.replaceWith((this.card = cardPanel(this)));
+    this.grid.mark();
+    this.paint();
+    this.refocus(kept);
+  }
+
+  drawAll() {
+    const kept = this.focused();
+    const { t, state } = this;
+    this.host.dataset.theme = state.theme;
+    this.host.lang = state.language;
+    if (this.standalone) {
+      document.documentElement.style.colorScheme = state.theme === "auto" ? "light dark" : state.theme;
+      document.documentElement.lang = state.language;
+    }
+    this.text = textPanel(this);
+    this.grid = gridPanel(this);
+    this.map = mapPanel(this);
+    this.card = cardPanel(this);
+    const told = el("span", { role: "status", class: "quiet" });
+    this.page.replaceChildren(
+      el("header", {},
+        el("div", {}, el("p", { class: "brand" }, "headwise"), el("h1", {}, this.store.data.title)),
+        el("div", { class: "controls" },
+          toggle(t("table"), state.table, (table) => this.update({ table }), { "data-role": "table" }),
+          choice(t("theme"), ["auto", "light", "dark"].map((name) => [name, t(name)]), state.theme, (theme) => this.update({ theme }), { "data-role": "theme" }),
+          choice(t("lang"), Object.keys(STRINGS).map((name) => [name, STRINGS[name].name]), state.language, (language) => this.update({ language }), { "data-role": "language" }),
+          this.standalone && button(t("link"), () => copyText(this, location.href.split("#")[0] + toHash(state), told), { title: t("linkHint"), "data-role": "link" }), told)),
+      el("p", { class: "intro" }, t("intro")),
+      ...this.store.data.notes.map((note) => el("p", { class: "note" }, note)),
+      el("main", {}, this.text, el("div", { class: "columns" }, this.grid, this.map, this.card)),
+      el("footer", {}, t("footer", this.store.data.version)));
+    this.grid.mark();
+    this.paint();
+    this.refocus(kept);
+  }
+
+  // The control that has the focus, by where it stands, so that its successor can have it.
+  focused() {
+    const active = this.root.activeElement;
+    if (!active) return null;
+    const name = ["data-role", "data-head", "data-save", "data-copy", "data-mate"].find((one) => active.hasAttribute(one));
+    if (name) return (root) => root.querySelector(`[${name}="${active.getAttribute(name)}"]`);
+    if (active.classList.contains("token")) return () => this.text.tokens[this.chosenNow().side]?.[this.chosenNow().at];
+    return active.matches("canvas.large") ? (root) => root.querySelector("canvas.large") : null;
+  }
+
+  refocus(find) {
+    if (find) (find(this.root) ?? this.root.querySelector('.head[tabindex="0"]'))?.focus({ preventScroll: true });
+  }
+
+  // The token that is looked into: the one pointed at, or else the one kept.
+  chosenNow() {
+    if (this.pointed && !this.state.locked) return this.pointed;
+    const { side, token } = this.state;
+    return { side, at: side === "key" ? this.shown.columnOf(token) : this.shown.rowOf(token) };
+  }
+
+  paint() {
+    const chosen = this.chosenNow();
+    this.text.paint(chosen);
+    this.map.paint(chosen);
+  }
+
+  point(place) {
+    if (this.state.locked || (place?.side === this.pointed?.side && place?.at === this.pointed?.at)) return;
+    this.pointed = place;
+    this.paint();
+  }
+
+  // By the keyboard: look into another token, with the focus on it.
+  choose(side, at, focus = true) {
+    const place = side === "key" ? this.shown.columns[at] : this.shown.rows[at];
+    Object.assign(this.state, { side, token: place.from });
+    this.pointed = null;
+    this.paint();
+    if (focus) this.text.focusToken(side, at);
+    if (this.standalone) this.remember();
+  }
+
+  // Keep a token while pointing at others; once more lets it go.
+  keep(side, place, at) {
+    const again = this.state.locked && this.state.side === side && this.state.token === place.from;
+    Object.assign(this.state, { side, token: place.from, locked: !again });
+    this.pointed = null;
+    this.paint();
+    this.text.querySelector('[data-role="lock"]').checked = this.state.locked;
+    if (this.root.activeElement?.classList.contains("token")) this.text.focusToken(side, at);
+    if (this.standalone) this.remember();
+  }
+}
+
+async function startOne(host, css, standalone) {
+  const data = JSON.parse(host.querySelector('script[type="application/json"]').textContent);
+  if (typeof DecompressionStream === "undefined") {
+    host.append(el("p", {}, translator("en")("noInflate")));
+    return;
+  }
+  const store = new Store(data);
+  await store.open();
+  const view = new View(host, store, standalone, css);
+  await view.update(standalone ? fromHash(location.hash, store) : {});
+  let width = 0;
+  new ResizeObserver(([entry]) => {
+    const now = Math.round(entry.contentRect.width);
+    if (now && now !== width) view.paint();  // also when a notebook shows what it had folded away
+    width = now;
+  }).observe(host);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => view.paint());
+  if (standalone) addEventListener("hashchange", () => view.update(fromHash(location.hash, store)));
+  performance.mark("headwise-ready");
+}
+
+// A notebook may hold several copies of one output; each starts those that are not yet running.
+function startAll(key, css, standalone) {
+  for (const host of document.querySelectorAll(`.headwise-view[data-key="${key}"]`)) {
+    if (host.dataset.started) continue;
+    host.dataset.started = "yes";
+    startOne(host, css, standalone);
+  }
+}
