@@ -20,7 +20,7 @@ def view(
     data: Annotated[
         str | None,
         typer.Option(
-            help="Text to measure on: a file, a folder or a built-in corpus. Without --text its first piece is "
+            help="Text to measure on: a file, folder or built-in corpus. Without --text its first piece is "
             "shown; without --data the statistics are those of --text alone."
         ),
     ] = None,

@@ -82,3 +82,23 @@ def _worth(row: Mapping[Any, Any]) -> list[str]:
         interval,
         "–" if math.isnan(looked_up) else f"{looked_up:+.4f}",
     ]
+
+
+def change_lines(table: pd.DataFrame, *, most: int) -> list[str]:
+    """Return the heads of a table of `heads.compare` whose maps moved most."""
+    ranked = table.sort_values("map_distance", ascending=False, kind="stable", na_position="last")
+    header = ["  head", "map moved", "output alike", "nearest map of the other", "likest output of the other"]
+    rows = [_change(row) for row in ranked.head(most).to_dict("records")]
+    told = "map moved: 0 the same, 1 nothing in common; output alike: 1 for the same up to a rotation"
+    return ["", "moved most", *aligned([header, *rows]), "", told]
+
+
+def _change(row: Mapping[Any, Any]) -> list[str]:
+    gone = math.isnan(row["map_distance"])
+    return [
+        f"  layer {row['layer']} head {row['head']}",
+        "no such head" if gone else f"{row['map_distance']:.3f}",
+        "–" if gone else f"{row['output_likeness']:.3f}",
+        f"head {row['map_match']} ({row['map_match_distance']:.3f} away)",
+        f"head {row['output_match']} ({row['output_match_likeness']:.3f})",
+    ]
