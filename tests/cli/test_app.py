@@ -36,7 +36,8 @@ def test_importing_headwise_imports_nothing_heavy() -> None:
 
 @pytest.mark.parametrize("verb", list(VERBS))
 def test_each_verb_says_in_its_own_help_what_the_list_says(headwise: Callable, verb: str) -> None:
-    function = getattr(importlib.import_module(f"headwise.cli.{verb}"), verb)
+    name = verb.replace("-", "_")
+    function = getattr(importlib.import_module(f"headwise.cli.{name}"), name)
     assert (inspect.getdoc(function) or "").splitlines()[0] == VERBS[verb]
     done = headwise(verb, "--help")
     assert done.code == 0

@@ -33,7 +33,7 @@ def compare_heads(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Compare two models head by head on the same texts: what each head looks at, and what it adds.
+    """Compare two models head by head on the same texts: what each looks at, and what it adds.
 
     Both must read a text as the same tokens and have equally many layers, as two checkpoints of one model do.
     """
