@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -95,6 +97,17 @@ FAMILIES: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
 }
 
 
+@functools.cache
+def _random(name: str) -> Any:
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        model = FAMILIES[name][0]()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.normal_(1.0 if parameter.ndim == 1 else 0.0, 0.3)
+    return model.eval()
+
+
 @dataclass
 class Family:
     name: str
@@ -105,14 +118,9 @@ class Family:
 
     def make(self, implementation: str = "eager") -> Any:
         """A model whose every parameter is random, biases, norms and sinks too."""
-        with torch.random.fork_rng():
-            torch.manual_seed(1)
-            model = FAMILIES[self.name][0]()
-            with torch.no_grad():
-                for parameter in model.parameters():
-                    parameter.normal_(1.0 if parameter.ndim == 1 else 0.0, 0.3)
+        model = copy.deepcopy(_random(self.name))
         model.set_attn_implementation(implementation)
-        return model.eval()
+        return model
 
     def inputs(self, model: Any, padding: str | None = None) -> dict[str, torch.Tensor]:
         """Two texts of 9 tokens, the second only 6 long if there is padding."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from itertools import product
 
 import pytest
 import torch
@@ -60,9 +61,8 @@ def test_looking_and_gates_of_one_leave_the_logits_bit_identical(family):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("padding", [None, "right", "left"])
-def test_what_an_observer_is_shown_explains_what_the_heads_gave(family, padding):
-    for implementation in family.implementations:
+def test_what_an_observer_is_shown_explains_what_the_heads_gave(family):
+    for implementation, padding in product(family.implementations, (None, "right", "left")):
         model = family.make(implementation)
         given = family.inputs(model, padding)
         calls: list[AttentionCall] = []
@@ -318,6 +318,16 @@ def test_a_configuration_with_output_attentions_keeps_giving_them(make_family):
     for ours, theirs, before in zip(calls, seen.attentions, plain.attentions, strict=True):
         assert torch.equal(theirs, before)
         torch.testing.assert_close(weights_of(ours), theirs, rtol=1e-5, atol=1e-5)
+
+
+def test_inference_mode_is_seen_too(make_family):
+    family = make_family("bert decoder")
+    for implementation in family.implementations:
+        model = family.make(implementation)
+        calls: list[AttentionCall] = []
+        with torch.inference_mode(), observe(model, calls.append):
+            model(**family.inputs(model, "right"))
+        assert len(calls) == 4
 
 
 def test_a_model_in_training_stays_in_training(make_family):

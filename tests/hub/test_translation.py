@@ -91,3 +91,24 @@ def test_rules_are_recognised(table, words):
         assert mask is None
     else:
         assert mask.words().replace("(2, 1, 1, 3)", "(1, 1, 1, 3)") == words
+
+
+@pytest.mark.parametrize(
+    "rule", [Mask.causal(), Mask.window(3), Mask.keep(torch.tensor([[True, False] * 300]))]
+)
+def test_rules_are_recognised_over_more_rows_than_are_compared_at_once(rule):
+    table = rule.to_tensor(600, 600).expand(600, 600).clone()[None, None]
+    assert (
+        mask_of(table).words().split(" tensor")[0]
+        == rule.words().replace("(1, 600)", "(1, 1, 1, 600)").split(" tensor")[0]
+    )
+    table[0, 0, 599, 0] ^= True
+    assert torch.equal(mask_of(table).to_tensor(600, 600), table[0, 0])
+
+
+@torch.inference_mode()
+def test_masks_made_in_inference_mode_are_read_too():
+    assert (
+        mask_of(torch.ones(4, 4, dtype=torch.bool).tril()[None, None]).words()
+        == "its own key and all before it"
+    )

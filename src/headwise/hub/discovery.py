@@ -113,8 +113,8 @@ def _dry_run(model: Any, modules: set[nn.Module]) -> list[_Found]:
         model(**_inputs(model))
     if not found:
         raise ValueError(
-            f"{type(model).__name__} attends by itself, not through transformers' attention interface, so "
-            "its heads cannot be observed; load a version of the model that uses it "
+            f"{type(model).__name__} has no attention that goes through transformers' attention interface, "
+            "so no heads of it can be observed; load a version of the model that uses it "
             '(attn_implementation="sdpa" helps where options such as reorder_and_upcast_attn bypass it)'
         )
     return found
@@ -158,7 +158,7 @@ def _check_ordinary(model: nn.Module, call: AttentionCall) -> None:
         )
 
 
-def _inputs(model: Any) -> dict[str, Tensor]:
+def _inputs(model: Any) -> dict[str, Any]:
     """Return a few tokens in the form that the model reads."""
     if model.main_input_name != "input_ids":
         raise ValueError(
@@ -168,22 +168,26 @@ def _inputs(model: Any) -> dict[str, Tensor]:
     accepted = inspect.signature(model.forward).parameters
     config = model.config.get_text_config()
     two = "decoder_input_ids" in accepted
-    crosses = not two and bool(getattr(config, "add_cross_attention", False))
-    inputs = {"input_ids": _ids(model, config, _CONTEXT if two else _TOKENS)}
+    inputs: dict[str, Any] = {"input_ids": _ids(model, _CONTEXT if two else _TOKENS)}
     if "attention_mask" in accepted:
         inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
+    if "use_cache" in accepted:
+        inputs["use_cache"] = False
     if two:
-        inputs["decoder_input_ids"] = _ids(model, config, _TOKENS)
-    if crosses:
+        inputs["decoder_input_ids"] = _ids(model, _TOKENS)
+    elif getattr(config, "add_cross_attention", False):
         embeddings = model.get_input_embeddings().weight
         inputs["encoder_hidden_states"] = embeddings.new_ones(1, _CONTEXT, config.hidden_size)
     return inputs
 
 
-def _ids(model: Any, config: Any, count: int) -> Tensor:
-    special = {config.pad_token_id, getattr(config, "eos_token_id", None)}
-    plain = [index for index in range(min(config.vocab_size, count + 3)) if index not in special]
+def _ids(model: Any, count: int) -> Tensor:
+    """Return token ids (1, count), none of them padding, the end of a text at the end."""
+    config = model.config.get_text_config()
+    rows = model.get_input_embeddings().weight.shape[0]
+    end = getattr(config, "eos_token_id", None)
+    plain = [i for i in range(min(rows, count + 3)) if i not in (getattr(config, "pad_token_id", None), end)]
     ids = [plain[i % len(plain)] for i in range(count)]
-    if isinstance(config.eos_token_id, int) and 0 <= config.eos_token_id < config.vocab_size:
-        ids[-1] = config.eos_token_id  # some heads read the text at its end
+    if isinstance(end, int) and 0 <= end < rows:
+        ids[-1] = end  # some heads read the text there
     return torch.tensor([ids], dtype=torch.int64, device=model.device)

@@ -68,7 +68,8 @@ def attention_layers(model: nn.Module) -> list[AttentionLayer]:
 
     Layers of ours come in the order in which they are registered. Those of a transformers model are found by
     running it once on a few tokens (in eval mode, without gradients; remembered until its shape changes). The
-    model's own hooks see that run too.
+    model's own hooks see that run too. Layers that mix tokens in other ways, such as linear attention in a
+    hybrid model, are not among them.
 
     Raises:
         ValueError: it has none that can be observed; the text says why.

@@ -5,6 +5,8 @@ Letters: B batch, H query heads, T queries, S keys.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -17,6 +19,7 @@ UNDERSTOOD = "eager", "sdpa"
 """The attention functions of transformers whose arguments are understood."""
 
 _REMEMBERED = 4
+_ROWS = 512
 
 
 class Translator:
@@ -132,8 +135,9 @@ def mask_of(table: Tensor) -> Mask | None:
     if table.shape[1] != 1 or table.shape[2] == 1:
         return Mask.keep(table)
     queries, keys = table.shape[2:]
-    if bool((table == table[:, :, -1:]).all()):
-        return Mask.keep(table[:, :, -1:])
+    last = table[:, :, -1:]
+    if torch.equal(table[:, :, :1], last) and _all_rows(table, lambda *_: last):
+        return Mask.keep(last)
     # a key that is not hidden from everyone is real; then the last query tells how far back it sees
     real = table.any(dim=2, keepdim=True)  # (B, 1, 1, S)
     seen = int(table[:, 0, -1].sum(dim=-1).max())
@@ -142,6 +146,21 @@ def mask_of(table: Tensor) -> Mask | None:
     if 0 < seen < keys:
         rules.append(Mask.window(seen))
     for rule in rules:
-        if torch.equal(rule.to_tensor(queries, keys, device=table.device) & real, table):
+
+        def shown(start: int, rows: int, rule: Mask = rule) -> Tensor:
+            offset = keys - queries + start
+            return rule.to_tensor(rows, keys, offset=offset, device=table.device) & real
+
+        if _all_rows(table, shown):
             return rule if padding is None else rule & padding
     return Mask.keep(table)
+
+
+def _all_rows(table: Tensor, shown: Callable[[int, int], Tensor]) -> bool:
+    """Whether a table (B, 1, T, S) is what `shown` gives for some queries at a time: the first, how many."""
+    queries = table.shape[2]
+    for start in range(0, queries, _ROWS):
+        rows = table[:, :, start : start + _ROWS]
+        if not bool((rows == shown(start, rows.shape[2])).all()):
+            return False
+    return True
