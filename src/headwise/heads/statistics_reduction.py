@@ -226,14 +226,12 @@ class _Reducer:
         total_keys = total
         if self.request.sink is not None:
             total = total + (self.request.sink.to(top.dtype)[:, None] - top).exp()
-        log_total = total.log()
-        log_sum = top + log_total
 
         def weight(score: Tensor) -> Tensor:
-            return (score - log_sum).exp()
+            return (score - top).exp() / total  # not exp(score - log sum), which large scores would round
 
         moment = rows.moment[..., part] / total
-        entropy = (total_keys / total) * log_total - moment
+        entropy = (total_keys / total) * total.log() - moment
         tally.add("entropy", entropy, counts, keys.log())
         several = counts & (keys >= 2)
         tally.add("normalised_entropy", entropy / keys.clamp(min=2.0).log(), several)
