@@ -32,7 +32,8 @@ from headwise.hub.tokens import TokenBatch
 Weight = Callable[[Tensor], Tensor]
 """From a score (B, H, t) to the weight."""
 
-_BLOCK = 2048  # queries that are reduced, or values whose length is taken, at a time
+_BLOCK = 2048  # queries that are reduced at a time
+_LENGTHS = 512  # vectors per head whose lengths are taken at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,12 +86,14 @@ def reduce_call(
     reducer = _Reducer(request, marks, known, key_norms, out_norms)
     for start in range(0, region.rows, _BLOCK):
         reducer.block(sweep.rows, seen, slice(start, min(start + _BLOCK, region.rows)), tally)
+        tally.settle()
     reducer.texts(tally)
     shares = None
     if sweep.received is not None:
         equal = sweep.census.received.expand(sweep.received.shape)
         shares = _received(sweep.received.double(), equal, tally)
         shares = F.pad(shares, (region.key, call.k.shape[2] - region.key - region.keys))
+    tally.settle()
     return Sums(tally.values, shares)
 
 
@@ -120,14 +123,15 @@ def _lengths(t: Tensor, factors: Tensor) -> Tensor:
     """Return ‖t F‖ for t (B, H|G, T, V), as (B, H, T)."""
     heads, groups = factors.shape[0], t.shape[1]
     wide = torch.promote_types(t.dtype, torch.float32)
-    by_group = factors.to(device=t.device, dtype=wide).view(groups, heads // groups, *factors.shape[1:])
-    parts = []
-    for start in range(0, t.shape[2], _BLOCK // 4):
-        block = t[:, :, None, start : start + _BLOCK // 4].to(wide)  # (B, G, 1, t, V)
-        parts.append(
-            torch.linalg.vector_norm(block @ by_group, dim=-1).reshape(t.shape[0], heads, -1)
-        )  # (B, H, t)
-    return torch.cat(parts, dim=2) if parts else t.new_zeros(t.shape[0], heads, 0, dtype=wide)
+    factors = factors.to(device=t.device, dtype=wide).view(groups, -1, *factors.shape[1:])  # (G, R, V, V)
+    found = t.new_empty(t.shape[0], groups, heads // groups, t.shape[2], dtype=wide)
+    for b in range(t.shape[0]):
+        for r in range(heads // groups):
+            for start in range(0, t.shape[2], _LENGTHS):
+                part = slice(start, start + _LENGTHS)
+                vectors = torch.bmm(t[b, :, part].to(wide), factors[:, r])  # (G, t, V)
+                torch.linalg.vector_norm(vectors, dim=-1, out=found[b, :, r, part])
+    return found.flatten(1, 2)
 
 
 def _marks(
@@ -169,20 +173,30 @@ class _Tally:
     def __init__(self, columns: tuple[Column, ...], heads: int, device: torch.device) -> None:
         self.index = {column.name: n for n, column in enumerate(columns)}
         self.values = torch.zeros(3, len(columns), heads, dtype=torch.float64, device=device)
+        self._waiting: list[tuple[int, Tensor, Tensor]] = []
+        self._uniform: list[tuple[int, Tensor, Tensor]] = []
 
     def add(self, name: str, value: Tensor, counts: Tensor, uniform: Tensor | None = None) -> None:
         """Add values (B, H, T) of those queries, or (B, H) of those texts, that count."""
-        n = self.index[name]
-        axes = [axis for axis in range(value.ndim) if axis != 1]
         counts = counts.expand(value.shape)
-        zero = value.new_zeros(())
-        self.values[0, n] += torch.where(counts, value, zero).sum(dim=axes, dtype=torch.float64)
+        self._waiting.append((self.index[name], value, counts))
         if uniform is not None:
-            uniform = uniform.expand(value.shape)
-            self.values[1, n] += torch.where(counts, uniform, uniform.new_zeros(())).sum(
-                dim=axes, dtype=torch.float64
-            )
-        self.values[2, n] += counts.sum(dim=axes)
+            self._uniform.append((self.index[name], uniform.expand(value.shape), counts))
+
+    def settle(self) -> None:
+        """Sum up what was added; all of it has one shape."""
+        for row, waiting in enumerate((self._waiting, self._uniform)):
+            if not waiting:
+                continue
+            where = torch.tensor([n for n, _, _ in waiting], device=self.values.device)
+            values = torch.stack([value for _, value, _ in waiting])
+            counts = torch.stack([count for _, _, count in waiting])
+            axes = [axis for axis in range(values.ndim) if axis not in (0, 2)]
+            values.masked_fill_(~counts, 0.0)
+            self.values[row, where] += values.sum(dim=axes, dtype=torch.float64)
+            if row == 0:
+                self.values[2, where] += counts.sum(dim=axes)
+            waiting.clear()
 
 
 class _Reducer:
@@ -212,14 +226,12 @@ class _Reducer:
         total_keys = total
         if self.request.sink is not None:
             total = total + (self.request.sink.to(top.dtype)[:, None] - top).exp()
-        log_total = total.log()
-        log_sum = top + log_total
 
         def weight(score: Tensor) -> Tensor:
-            return (score - log_sum).exp()
+            return (score - top).exp() / total  # not exp(score - log sum), which large scores would round
 
         moment = rows.moment[..., part] / total
-        entropy = (total_keys / total) * log_total - moment
+        entropy = (total_keys / total) * total.log() - moment
         tally.add("entropy", entropy, counts, keys.log())
         several = counts & (keys >= 2)
         tally.add("normalised_entropy", entropy / keys.clamp(min=2.0).log(), several)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -25,7 +26,7 @@ from headwise.attention.request import Request
 from headwise.attention.scratch import Scratch
 from headwise.attention.tile_plan import Plan
 from headwise.attention.tiles import Chunk, Part, Strip, Tile, TileSizes, chunks, length
-from headwise.heads.visibility import Census, Visible, joined
+from headwise.heads.visibility import Census, Visible
 
 # On CPU a tile of scores and one of weights stay in a second-level cache of 2 MiB per thread. What is done
 # once per tile or strip takes its time however small they are: they are as large as that allows.
@@ -129,13 +130,14 @@ class Sweep:
         self.wide = torch.promote_types(request.q.dtype, torch.float32)
         self.floor = math.log(torch.finfo(self.wide).tiny) + 1.0
         """Lower differences make numbers so small that processors take many times as long."""
+        self.all_counted = bool(marks.counted.all())
+        self.q = self._queries()  # (B, H, T, K)
         self.k = request.k.to(self.wide).flatten(0, 1)  # (B·G, S, K)
         self.scratch = Scratch(request.q.device)
         self.sizes = _tile_sizes(request)
         self.plan = Plan(request, self.sizes)
         self.columns = self._columns(key_norms)  # (B·G, C, S)
         self.has_norms = key_norms is not None
-        self.all_counted = bool(marks.counted.all())
         self.apart = [index.nonzero().flatten() for index in marks.set_apart]
         self.apart_list: list[list[int]] = [index.tolist() for index in self.apart]
         self.first_list: list[int] = marks.first.tolist()
@@ -168,6 +170,8 @@ class Sweep:
             else None
         )
         """(B, H, S), what keys receive from the queries that count."""
+        self.blind = False
+        """Whether queries of the strip at hand may see nothing."""
 
     def _columns(self, key_norms: Tensor | None) -> Tensor:
         """Return what rides along: ones, distance and side (made per strip), classes, norms per head."""
@@ -184,16 +188,15 @@ class Sweep:
 
     def run(self) -> Visible:
         """Fill `rows` and `received`; return what the queries see."""
-        seen = []
         rows = self.request.region.rows
         for first in range(0, rows, self.sizes.queries):
             queries = slice(first, min(first + self.sizes.queries, rows))
             edge, plain = self._tiles(queries)
             strip = Strip(queries, (*edge, *plain), None)
-            seen.append(self.census.look(strip))
+            self.census.look(strip)
             if strip.tiles:
                 self._strip(strip, len(edge))
-        return joined(seen)
+        return self.census.count()
 
     def _tiles(self, queries: slice) -> tuple[list[Tile], list[Tile]]:
         """Return the tiles of keys around the queries' positions, and all others."""
@@ -215,6 +218,7 @@ class Sweep:
     def _strip(self, strip: Strip, edge: int) -> None:
         """Do a strip, of whose tiles the first `edge` are its edge: these for many heads at once."""
         self._place(strip)
+        self.blind = not any(tile.visible for tile in strip.tiles)
         heads, rows = self.k.shape[0], self.request.group * length(strip.queries)
         tiles = len(strip.tiles)
 
@@ -228,27 +232,33 @@ class Sweep:
             take("close", rows, 1),
             take("columns", self.columns.shape[1], rows),
         )
-        near = max((length(tile.keys) for tile in strip.tiles[:edge]), default=1)
-        at_once = self.sizes.heads * max(1, self.sizes.keys // near)
         kept: list[tuple[Chunk, Tile, int, Tensor]] = []
-        for chunk in chunks(self.request, at_once) if edge else ():
+        for chunk in self._chunks(strip.tiles[:edge], rows):
             part = Part(strip, chunk)
-            q = self._queries(part)
+            q = part.fold(self.q[part.where])  # (m, R·t, K)
             for n in range(edge):
                 tile = _of_chunk(strip.tiles[n], chunk)
                 e = self.scratch.take(f"edge {len(kept)}", (*q.shape[:2], length(tile.keys)), self.wide)
                 self._tile(part, tile, q, sums.of(chunk.merged), n, e, edge=True)
                 kept.append((chunk, tile, n, e))
-        for chunk in chunks(self.request, self.sizes.heads) if tiles > edge else ():
+        for chunk in self._chunks(strip.tiles[edge:], rows):
             self._plain(Part(strip, chunk), edge, sums.of(chunk.merged))
         shares = self._combine(Part(strip, next(chunks(self.request, heads))), sums, edge)
         if shares is not None:
             for chunk, tile, n, e in kept:
                 self._receive(chunk, tile, shares[n, chunk.merged], e)
 
+    def _chunks(self, tiles: Sequence[Tile], rows: int) -> Iterator[Chunk]:
+        """Cut the heads into as few chunks as the sizes allow for these tiles, none for no tiles."""
+        if not tiles:
+            return iter(())
+        widest = max(length(tile.keys) for tile in tiles)
+        numbers = self.sizes.heads * rows * self.sizes.keys
+        return chunks(self.request, max(1, numbers // (rows * widest)))
+
     def _plain(self, part: Part, edge: int, sums: _Sums) -> None:
         """Do the tiles of a strip that are not its edge."""
-        q = self._queries(part)
+        q = part.fold(self.q[part.where])  # (m, R·t, K)
         tiles = [_of_chunk(tile, part.chunk) for tile in part.strip.tiles[edge:]]
         numbers = [q.shape[0] * q.shape[1] * length(tile.keys) for tile in tiles]
         keep = self.received is not None
@@ -284,15 +294,13 @@ class Sweep:
         if edge:
             self._close_by(part, tile, e, sums.close[n])
 
-    def _queries(self, part: Part) -> Tensor:
-        """Return the queries (m, R·t, K), scaled as the scores are to be before a softcap."""
-        cap = self.request.softcap
-        scale = self.request.scale if cap is None else self.request.scale / cap
-        q = self.request.q[part.where].to(self.wide) * scale
+    def _queries(self) -> Tensor:
+        """Return the queries, scaled as the scores are to be before a softcap."""
+        cap, q = self.request.softcap, self.request.q.to(self.wide)
+        q = torch.mul(q, self.request.scale if cap is None else self.request.scale / cap).contiguous()
         if not self.all_counted:  # a NaN in a query that does not count would reach what its keys receive
-            counted = self.marks.counted[part.chunk.batch, None, part.strip.queries, None]
-            q = q.masked_fill(~counted, 0.0)
-        return part.fold(q)
+            q.masked_fill_(~self.marks.counted[:, None, :, None], 0.0)
+        return q
 
     def _scores(self, part: Part, tile: Tile, q: Tensor) -> Tensor:
         """Return the scores (m, R·t, s), -inf where hidden."""
@@ -434,7 +442,7 @@ class Sweep:
             sink = self.request.sink[part.chunk.heads].to(self.wide)[:, None, None]
             by_head.add_((sink - part.by_head(top)).exp_())
         share = factor / total
-        if not self.all_counted or bool((top < LOWEST / 2).any()):
+        if not self.all_counted or self.blind:
             counted = self.marks.counted[part.chunk.batch, None, part.strip.queries, None]
             counted = counted & (part.by_head(top) > LOWEST / 2)
             share = share.masked_fill(~part.fold(counted), 0.0)
@@ -444,10 +452,11 @@ class Sweep:
         """Add what the keys of a tile receive: share (m, R·t, 1) times e (m, R·t, s)."""
         if self.received is None:
             return
-        target = self.received[chunk.batch, chunk.heads, tile.keys]  # (b, h, s)
-        heads = target.shape[0] * target.shape[1]
-        got = torch.bmm(share.reshape(heads, 1, -1), e.view(heads, -1, e.shape[2]))  # (b · h, 1, s)
-        target += got.view(target.shape)
+        group = self.request.group
+        heads = slice(chunk.merged.start * group, chunk.merged.stop * group)
+        target = self.received.view(-1, 1, self.received.shape[2])[heads, :, tile.keys]  # (b · h, 1, s)
+        count = length(heads)
+        target.baddbmm_(share.reshape(count, 1, -1), e.view(count, -1, e.shape[2]))
 
 
 def _tile_sizes(request: Request) -> TileSizes:

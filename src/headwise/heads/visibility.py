@@ -5,7 +5,7 @@ Letters: B batch, H query heads, T queries, S keys; t queries of a strip, s keys
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -25,16 +25,6 @@ class Visible:
     """sum over the visible keys of |i - j|."""
 
 
-def joined(parts: list[Visible]) -> Visible:
-    """Put what was counted strip by strip together."""
-    tensors: list[Tensor] = []
-    for field in fields(Visible):
-        each: list[Tensor] = [getattr(part, field.name) for part in parts]
-        batch, heads = (max(t.shape[axis] for t in each) for axis in (0, 1))
-        tensors.append(torch.cat([t.expand(batch, heads, -1) for t in each], dim=2))
-    return Visible(*tensors)
-
-
 class Census:
     """Counts what the queries of a call see.
 
@@ -47,50 +37,77 @@ class Census:
         self.corner = corner
         ones = torch.ones_like(classes[:, :1])
         self.classes = torch.cat([ones, classes], dim=1).double()  # (B, 3, S)
-        self.ahead = F.pad(self.classes.cumsum(dim=2), (1, 0))  # (B, 3, S + 1), how many before each key
-        self.received = classes.new_zeros(classes.shape[0], 1, classes.shape[2], dtype=torch.float64)
-        """(B, H|1, S), what keys would get from equal weights, if it is asked for."""
         self.wants_received = received
+        batch, _, keys = self.classes.shape
+        self._steps = self.classes.new_zeros(batch, 1, keys + 1)  # differences between neighbouring keys
+        self._extra = self.classes.new_zeros(batch, 1, keys)
+        self._bounds: list[list[tuple[int, int]]] = []
+        self._hidden: list[tuple[slice, Tensor, Tensor | float]] = []
 
-    def look(self, strip: Strip) -> Visible:
-        """Count what the queries of a strip see, and what equal weights would give to the keys."""
+    @property
+    def received(self) -> Tensor:
+        """What keys would get from equal weights, (B, H|1, S)."""
+        return self._steps[..., :-1].cumsum(dim=2) + self._extra
+
+    def look(self, strip: Strip) -> None:
+        """Count what is hidden from the queries of a strip; strips come one after the other."""
+        bounds = [(tile.keys.start, tile.keys.stop) for tile in strip.tiles]
         rows, device = length(strip.queries), self.counted.device
-        counts = torch.zeros(1, 1, rows, 3, dtype=torch.float64, device=device)
-        distance = torch.zeros(1, 1, rows, dtype=torch.float64, device=device)
+        self._bounds += [bounds] * rows
+        patches = [patch for tile in strip.tiles for patch in tile.patches]
+        counts = self.classes.new_zeros(1, 1, 1, 3)
+        distance: Tensor | float = 0.0
         start = (self.corner or 0) + strip.queries.start
-        query = torch.arange(start, start + rows, dtype=torch.float64, device=device)
-        for tile in strip.tiles:
-            whole = self.ahead[:, :, tile.keys.stop] - self.ahead[:, :, tile.keys.start]  # (B, 3)
-            counts = counts + whole[:, None, None]
+        query = torch.arange(start, start + rows, device=device).unsqueeze(1)
+        for patch in patches:
+            hidden = patch.hidden.double()  # (B|1, H|1, t|1, s)
+            counts = counts + hidden @ self.classes[:, None, :, patch.keys].mT  # (B, H|1, t|1, 3)
             if self.corner is not None:
-                distance = distance + _distances(query, tile.keys)
-            for patch in tile.patches:
-                hidden = patch.hidden.double()  # (B|1, H|1, t|1, s)
-                counts = counts - hidden @ self.classes[:, :, patch.keys].unsqueeze(1).mT
-                if self.corner is not None:
-                    index = torch.arange(patch.keys.start, patch.keys.stop, device=device)
-                    distance = distance - (hidden * (query.unsqueeze(1) - index).abs()).sum(dim=-1)
+                index = torch.arange(patch.keys.start, patch.keys.stop, device=device)
+                distance = distance + (hidden * (query - index).abs()).sum(dim=-1)
+        if patches:
+            self._hidden.append((strip.queries, counts, distance))
         if self.wants_received:
-            self._share_equally(strip, counts[..., 0])
-        return Visible(counts[..., 0], counts[..., 1], counts[..., 2], distance)
+            seen = sum(stop - first for first, stop in bounds) - counts[..., 0]  # (B|1, H|1, t|1)
+            self._share_equally(strip, seen)
 
     def _share_equally(self, strip: Strip, seen: Tensor) -> None:
+        """Add what keys get from the queries of a strip, which see so many."""
         counted = self.counted[:, None, strip.queries] & (seen > 0.5)
         share = counted / seen.clamp(min=1.0)  # (B, H|1, t)
-        if share.shape[1] > self.received.shape[1]:
-            self.received = self.received.repeat(1, share.shape[1], 1)
+        if share.shape[1] > self._steps.shape[1]:
+            self._steps, self._extra = (t.repeat(1, share.shape[1], 1) for t in (self._steps, self._extra))
+        whole = share.sum(dim=2)
         for tile in strip.tiles:
-            self.received[..., tile.keys] += share.sum(dim=2, keepdim=True)
+            self._steps[..., tile.keys.start] += whole
+            self._steps[..., tile.keys.stop] -= whole
             for patch in tile.patches:
                 hidden = patch.hidden.double().expand(-1, -1, share.shape[2], -1)
-                self.received[..., patch.keys] -= (share.unsqueeze(2) @ hidden).squeeze(2)
+                self._extra[..., patch.keys] -= (share.unsqueeze(2) @ hidden).squeeze(2)
+
+    def count(self) -> Visible:
+        """Return what all queries see."""
+        device = self.counted.device
+        most = max(map(len, self._bounds), default=0)
+        spans = [[*bounds, *[(0, 0)] * (most - len(bounds))] for bounds in self._bounds]
+        bounds = torch.tensor(spans, dtype=torch.int64, device=device).view(len(spans), most, 2)
+        ahead = F.pad(self.classes.cumsum(dim=2), (1, 0))  # (B, 3, S + 1), how many before each key
+        whole = (ahead[:, :, bounds[..., 1]] - ahead[:, :, bounds[..., 0]]).sum(dim=3)  # (B, 3, T)
+        heads = max((counts.shape[1] for _, counts, _ in self._hidden), default=1)
+        counts = whole.mT.unsqueeze(1).repeat(1, heads, 1, 1)  # (B, H|1, T, 3)
+        query = torch.arange(len(spans), dtype=torch.float64, device=device) + (self.corner or 0)
+        distance = _distances(query[:, None], bounds).sum(dim=1).repeat(len(counts), heads, 1)
+        for queries, hidden, hidden_distance in self._hidden:
+            counts[:, :, queries] -= hidden
+            distance[:, :, queries] -= hidden_distance
+        return Visible(counts[..., 0], counts[..., 1], counts[..., 2], distance)
 
 
-def _distances(query: Tensor, keys: slice) -> Tensor:
-    """Return the sum of |i - j| over keys j for queries i (t,)."""
+def _distances(query: Tensor, bounds: Tensor) -> Tensor:
+    """Return the sum of |i - j| for queries i over the keys j within bounds (…, 2)."""
 
     def up_to(n: Tensor) -> Tensor:
         """Return the sum of |i - j| over n keys j from i on; over -n before it, negated, for a negative n."""
         return torch.where(n > 0, n * (n - 1), n * (1 - n)) / 2
 
-    return up_to(keys.stop - query) - up_to(keys.start - query)
+    return up_to(bounds[..., 1] - query) - up_to(bounds[..., 0] - query)
