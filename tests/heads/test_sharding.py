@@ -7,7 +7,6 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -60,41 +59,37 @@ def results(folder: Path | None = None) -> dict[str, Any]:
     }
 
 
-def processes(count: int, folder: Path) -> Iterator[dict[str, Any]]:
-    """Yield what each of several processes finds out, started as `torchrun` starts them."""
+@needs_gloo
+def test_two_processes_equal_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process is the first of two, started as `torchrun` starts them."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    environment = os.environ | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
-    environment |= {"WORLD_SIZE": str(count), "PYTHONPATH": os.pathsep.join(sys.path)}
-    started = [
-        subprocess.Popen(
-            [sys.executable, __file__, str(folder)],
-            env=environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(count)
-    ]
-    for process in started:
-        out, err = process.communicate(timeout=120)
-        assert process.returncode == 0, err
-        yield json.loads(out)
-
-
-@needs_gloo
-def test_two_processes_equal_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = processes(2, tmp_path / "sweep")
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
+    environment = os.environ | shared | {"RANK": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, __file__, str(tmp_path / "sweep")]
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    try:
-        alone = results()
-        # one process goes on where two were: there is nothing left to do
-        monkeypatch.setattr(Sweep, "_costs_of", _nothing_left)
-        assert ablated("zero", tmp_path / "sweep") == alone["zero"]
-    finally:
-        torch.set_num_threads(threads)
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as other:
+        try:
+            assert other.stdout is not None
+            assert other.stdout.readline() == "ready\n"  # else it never joins, and nobody should wait for it
+            with monkeypatch.context() as context:
+                for name, value in (shared | {"RANK": "0"}).items():
+                    context.setenv(name, value)
+                with processes_of_torchrun() as shard:
+                    assert shard == Shard(0, 2)
+                    first = results(tmp_path / "sweep")
+            second = json.loads(other.communicate(timeout=60)[0])
+            parts = sorted(path.name for path in (tmp_path / "sweep").iterdir())
+            assert parts == ["part-0.safetensors", "part-1.safetensors"]  # both had something to do
+            alone = results()
+            # one process goes on where two were: there is nothing left to do
+            monkeypatch.setattr(Sweep, "_costs_of", _nothing_left)
+            assert ablated("zero", tmp_path / "sweep") == alone["zero"]
+        finally:
+            other.kill()
+            torch.set_num_threads(threads)
     assert first == second
     for name in ("zero", "mean", "resample", "importance", "greedy"):
         assert first[name] == alone[name], name
@@ -122,5 +117,7 @@ def test_each_unit_belongs_to_one_process() -> None:
 
 
 if __name__ == "__main__":
+    torch.set_num_threads(1)
+    print("ready", flush=True)
     with processes_of_torchrun():
         print(json.dumps(results(Path(sys.argv[1]))))
