@@ -12,6 +12,8 @@ from headwise.text.labels import label as visible
 _MOST_PIECES = 12
 """Of one character; a family emoji has 7 code points of up to 4 bytes, joined in two or three merges each."""
 
+_JOINER = "\u200d"
+
 
 @dataclass(frozen=True)
 class Tokens:
@@ -124,9 +126,11 @@ def _begins_word(
     rest = both[len(first) :] if both.startswith(first) else unit[2]
     if not first or not rest:
         return False
+    if first[-1] == _JOINER or rest[0] == _JOINER or unicodedata.category(rest[0])[0] == "M":
+        return False
     return first[-1].isspace() or rest[0].isspace() or _kind(first[-1]) != _kind(rest[0])
 
 
 def _kind(character: str) -> str:
     kind = unicodedata.category(character)[0]
-    return "L" if kind in "LMN" or character in "'’\u200d" else kind
+    return "L" if kind in "LMN" or character in "'’" else kind
