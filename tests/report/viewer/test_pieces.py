@@ -57,6 +57,7 @@ def test_words_end_at_white_space_punctuation_and_special_tokens() -> None:
 def test_words_of_a_tokenizer_that_puts_spaces_between_them_itself() -> None:
     found = tokens(b"play", b"##ing", b"well", between=" ")
     assert found.words == (0, 0, 1)
+    assert found.word_labels == ("playing", "well")
 
 
 def test_an_emoji_of_several_code_points_is_one_word() -> None:

@@ -69,18 +69,20 @@ def tokens_of(subject: Subject, ids: Sequence[int]) -> Tokens:
         elif "\ufffd" in text:
             partial[start] = True
     words: list[int] = []
-    word_labels: list[str] = []
+    starts: list[int] = []
     before: tuple[int, int, str] | None = None
     for unit in units:
-        start, end, text = unit
         if before is None or _begins_word(before, unit, ids, special, subject.decode):
-            word_labels.append("")
+            starts.append(unit[0])
+        words += [len(starts) - 1] * (unit[1] - unit[0])
+        before = unit
+    word_labels = []
+    for start, end in zip(starts, [*starts[1:], len(ids)], strict=True):
+        text = subject.decode(ids[start:end])
         broken = "\ufffd" in text or special[start]
-        word_labels[-1] += (
+        word_labels.append(
             "".join(labels[start:end]) if broken else visible(text.encode("utf-8", "surrogatepass"))
         )
-        words += [len(word_labels) - 1] * (end - start)
-        before = unit
     return Tokens(
         labels=tuple(labels),
         special=tuple(special),
