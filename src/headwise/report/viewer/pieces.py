@@ -12,6 +12,8 @@ from headwise.text.labels import label as visible
 _MOST_PIECES = 12
 """Of one character; a family emoji has 7 code points of up to 4 bytes, joined in two or three merges each."""
 
+_JOINER = "\u200d"
+
 
 @dataclass(frozen=True)
 class Tokens:
@@ -67,18 +69,20 @@ def tokens_of(subject: Subject, ids: Sequence[int]) -> Tokens:
         elif "\ufffd" in text:
             partial[start] = True
     words: list[int] = []
-    word_labels: list[str] = []
+    starts: list[int] = []
     before: tuple[int, int, str] | None = None
     for unit in units:
-        start, end, text = unit
         if before is None or _begins_word(before, unit, ids, special, subject.decode):
-            word_labels.append("")
+            starts.append(unit[0])
+        words += [len(starts) - 1] * (unit[1] - unit[0])
+        before = unit
+    word_labels = []
+    for start, end in zip(starts, [*starts[1:], len(ids)], strict=True):
+        text = subject.decode(ids[start:end])
         broken = "\ufffd" in text or special[start]
-        word_labels[-1] += (
+        word_labels.append(
             "".join(labels[start:end]) if broken else visible(text.encode("utf-8", "surrogatepass"))
         )
-        words += [len(word_labels) - 1] * (end - start)
-        before = unit
     return Tokens(
         labels=tuple(labels),
         special=tuple(special),
@@ -124,9 +128,11 @@ def _begins_word(
     rest = both[len(first) :] if both.startswith(first) else unit[2]
     if not first or not rest:
         return False
+    if first[-1] == _JOINER or rest[0] == _JOINER or unicodedata.category(rest[0])[0] == "M":
+        return False
     return first[-1].isspace() or rest[0].isspace() or _kind(first[-1]) != _kind(rest[0])
 
 
 def _kind(character: str) -> str:
     kind = unicodedata.category(character)[0]
-    return "L" if kind in "LMN" or character in "'’\u200d" else kind
+    return "L" if kind in "LMN" or character in "'’" else kind

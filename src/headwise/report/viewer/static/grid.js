@@ -68,7 +68,7 @@ function gridPanel(view) {
   const context = ramp.getContext("2d");
   colours.palette.forEach((colour, x) => { context.fillStyle = colour; context.fillRect(x, 0, 1, 1); });
   const legend = el("div", { class: "legend" }, el("span", {}, shownNumber(colours.low)), ramp, el("span", {}, shownNumber(colours.high)));
-  const table = el("table", { class: state.table ? "grid numbers" : "grid", role: "grid", "aria-label": t("heads") },
+  const table = el("table", { class: state.table ? "grid numbers" : "grid", role: "grid", "aria-label": t("heads"), style: `--across:${widest}` },
     el("thead", {}, el("tr", {}, el("td", {}),
       Array.from({ length: widest }, (_, at) => el("th", { scope: "col", "aria-label": `${t("head")} ${at}` }, String(at))))),
     el("tbody", {}, rows));

@@ -1,7 +1,7 @@
 // The selection as the part of an address after #, and back. What is not understood is left as it was.
 
 const FLAGS = ["hideFirst", "hideSpecial", "words", "table", "locked", "several"];
-const CHOICES = { combine: ["sum", "max", "value"], direction: ["both", "out", "in"], scale: ["linear", "sqrt", "log"], language: Object.keys(STRINGS), theme: ["auto", "light", "dark"] };
+const CHOICES = { combine: ["sum", "max", "value"], direction: ["both", "out", "in"], scale: ["sqrt", "linear", "log"], language: Object.keys(STRINGS), theme: ["auto", "light", "dark"] };
 
 function toHash(state) {
   const parts = new URLSearchParams();

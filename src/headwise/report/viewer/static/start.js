@@ -1,5 +1,7 @@
 // Putting it together: the state, and what is drawn anew when it changes.
 
+const SCROLLING = ".text-scroll, .map-body, .heads > .scroll";
+
 class View {
   constructor(host, store, standalone, css) {
     this.host = host;
@@ -60,7 +62,7 @@ class View {
   }
 
   drawHeads() {
-    const kept = this.focused();
+    const kept = this.kept();
     this.map.replaceWith((this.map = mapPanel(this)));
     this.card.replaceWith((this.card = cardPanel(this)));
     this.grid.mark();
@@ -69,7 +71,7 @@ class View {
   }
 
   drawAll() {
-    const kept = this.focused();
+    const kept = this.kept();
     const { t, state } = this;
     this.host.dataset.theme = state.theme;
     this.host.lang = state.language;
@@ -99,6 +101,11 @@ class View {
     this.refocus(kept);
   }
 
+  // What a reader would miss if parts of the page are made anew: the focus, and how far boxes are scrolled.
+  kept() {
+    return { find: this.focused(), scrolled: [...this.root.querySelectorAll(SCROLLING)].map((box) => [box.scrollLeft, box.scrollTop]) };
+  }
+
   // The control that has the focus, by where it stands, so that its successor can have it.
   focused() {
     const active = this.root.activeElement;
@@ -109,7 +116,10 @@ class View {
     return active.matches("canvas.large") ? (root) => root.querySelector("canvas.large") : null;
   }
 
-  refocus(find) {
+  refocus({ find, scrolled }) {
+    this.root.querySelectorAll(SCROLLING).forEach((box, at) => {
+      [box.scrollLeft, box.scrollTop] = scrolled[at] ?? [0, 0];
+    });
     if (find) (find(this.root) ?? this.root.querySelector('.head[tabindex="0"]'))?.focus({ preventScroll: true });
   }
 

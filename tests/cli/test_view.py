@@ -1,0 +1,87 @@
+"""headwise view."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from headwise.model import GPT, GPTConfig, save_model
+from headwise.text import Tokenizer
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.manual_seed(0)
+    tokenizer = Tokenizer.train("char", ["abc de fgh.\n"])
+    model = GPT(GPTConfig(vocab_size=tokenizer.vocab_size, n_layer=2, n_head=2, d_model=16, block_size=32))
+    path = tmp_path_factory.mktemp("view") / "model"
+    save_model(path, model, tokenizer)
+    return path
+
+
+def test_view_writes_a_page_of_a_text(headwise: Callable[..., Any], folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "page.html"
+    done = headwise("view", folder, "--text", "abc abc", "-o", out, "--json")
+    assert done.code == 0
+    result = json.loads(done.out)
+    assert result == {"file": str(out), "bytes": out.stat().st_size, "tokens": 7, "heads": 4}
+
+
+def test_view_measures_on_a_corpus_and_silences(
+    headwise: Callable[..., Any], folder: Path, tmp_path: Path
+) -> None:
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("abc de fgh. " * 40)
+    out = tmp_path / "page.html"
+    done = headwise(
+        "view",
+        folder,
+        "--data",
+        corpus,
+        "--texts",
+        "3",
+        "--length",
+        "16",
+        "--silence",
+        "mean",
+        "-o",
+        out,
+        "-q",
+    )
+    assert (done.code, done.out, done.err) == (0, "", "")
+    page = out.read_text(encoding="utf-8")
+    assert '"delta"' in page
+    assert '"how":"mean"' in page
+    assert "corpus.txt: 3" in page
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "something to look at"),
+        (["--text", "  "], "--text is empty"),
+        (["--text", "abc", "--silence", "zero"], "give --data"),
+        (["--text", "a" * 33], "reads at most 32"),
+        (["--text", "Ω"], "Ω"),
+        (["--text", "a", "--out", "/"], "is a folder"),
+    ],
+)
+def test_view_says_what_is_wrong(
+    headwise: Callable[..., Any], folder: Path, tmp_path: Path, arguments: list[str], message: str
+) -> None:
+    done = headwise("view", folder, "-o", tmp_path / "x.html", *arguments)
+    assert done.code == 2
+    assert message in done.err
+    assert len(done.err.splitlines()) == 1
+    assert not (tmp_path / "x.html").exists()
+
+
+def test_view_of_no_model(headwise: Callable[..., Any], tmp_path: Path) -> None:
+    done = headwise("view", tmp_path, "--text", "abc", "-o", tmp_path / "x.html")
+    assert done.code == 2
+    assert len(done.err.splitlines()) == 1

@@ -1,0 +1,151 @@
+"""The page in a real browser: whatever it asks of the network or complains of fails the test."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from headwise.hub import Subject
+from headwise.model import GPT, GPTConfig
+from headwise.report.viewer import HeadView
+from headwise.text import Tokenizer
+
+
+@pytest.fixture(scope="session")
+def subject() -> Subject:
+    """A GPT with random weights, two layers of four heads that share keys and values by two, on bytes."""
+    torch.manual_seed(0)
+    tokenizer = Tokenizer.train("bpe", ["abc abc abc"], vocab_size=258)
+    config = GPTConfig(
+        vocab_size=tokenizer.vocab_size, n_layer=2, n_head=4, n_kv_head=2, d_model=32, block_size=128
+    )
+    model = GPT(config)
+    for parameter in model.parameters():
+        parameter.data *= 2
+    return Subject.of(model, tokenizer, "tiny")
+
+
+playwright = pytest.importorskip("playwright.sync_api")
+
+READY = "() => performance.getEntriesByName('headwise-ready').length > 0"
+# the clipboard of a page without a user is closed, so what would be copied is kept
+KEEP_COPIES = "navigator.clipboard.writeText = async (text) => { window.copied = text; };"
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """Debian's Chromium, one for all tests."""
+    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if found is None and not os.environ.get("CI"):
+        pytest.skip("no Chromium is installed; `apt install chromium` to test the page in a browser")
+    with playwright.sync_playwright() as driver:
+        chromium = driver.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
+
+
+class Opened:
+    """A page with what tests ask of it."""
+
+    def __init__(self, page: Any) -> None:
+        self.page = page
+
+    def find(self, selector: str) -> Any:
+        return self.page.locator(selector)
+
+    def head(self, layer: int, head: int) -> Any:
+        return self.find(f'[data-head="{layer}.{head}"]')
+
+    def token(self, at: int, side: str = "both") -> Any:
+        return self.find(f'[data-side="{side}"] .token').nth(at)
+
+    def pressed(self) -> list[str]:
+        found: list[str] = self.find('.head[aria-pressed="true"]').evaluate_all(
+            "all => all.map(e => e.dataset.head)"
+        )
+        return found
+
+    def set(self, role: str, value: str | bool) -> None:
+        control = self.find(f'[data-role="{role}"]')
+        if isinstance(value, bool):
+            control.set_checked(value)
+        else:
+            control.select_option(value)
+        self.settle()
+
+    def settle(self) -> None:
+        self.page.evaluate("() => new Promise((done) => setTimeout(done, 30))")
+
+    def copied(self, name: str) -> list[dict[str, Any]]:
+        """What a button copies as JSON."""
+        self.find(f'[data-copy="{name}-json"]').click()
+        self.settle()
+        rows: list[dict[str, Any]] = json.loads(self.page.evaluate("window.copied"))
+        return rows
+
+    def matrix(self, rows: int, columns: int) -> NDArray[np.float64]:
+        """The numbers of the map on show, NaN where hidden, by the first token of each row and column."""
+        cells = self.copied("map")
+        found = np.full((rows, columns), np.nan)
+        queries = {at: n for n, at in enumerate(sorted({c["query"] for c in cells}))}
+        keys = {at: n for n, at in enumerate(sorted({c["key"] for c in cells}))}
+        for cell in cells:
+            value = cell.get("weight", cell.get("share"))
+            found[queries[cell["query"]], keys[cell["key"]]] = value
+        return found
+
+    def list(self, which: str) -> list[list[str]]:
+        """The lines beside the text: token, position, weight."""
+        lines: list[list[str]] = self.find(f".list.{which} tbody tr").evaluate_all(
+            "rows => rows.map(row => [...row.children].map(cell => cell.textContent))"
+        )
+        return [line for line in lines if line[1]]
+
+    def picture(self) -> str:
+        url: str = self.find("canvas.large").evaluate("canvas => canvas.toDataURL()")
+        return url
+
+
+@pytest.fixture
+def open_page(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Opened]]:
+    """Open a view, or the text of a page, as a file."""
+    wrong: list[str] = []
+    contexts = []
+
+    def opened(view: HeadView | str, fragment: str = "", *, script: str = "", **options: Any) -> Opened:
+        path = tmp_path / f"page{len(contexts)}.html"
+        path.write_text(view if isinstance(view, str) else view.html(), encoding="utf-8")
+        options = {"viewport": {"width": 1360, "height": 1000}, "locale": "en-GB"} | options
+        context = browser.new_context(**options)
+        contexts.append(context)
+        context.add_init_script(KEEP_COPIES + script)
+        page = context.new_page()
+        page.on("console", lambda message: wrong.append(f"console: {message.text}"))
+        page.on("pageerror", lambda error: wrong.append(f"error: {error}"))
+        page.on("dialog", lambda dialog: wrong.append(f"dialog: {dialog.message}"))
+
+        def watch(route: Any) -> None:
+            if route.request.url.startswith(("file:", "data:", "blob:")):
+                route.continue_()
+            else:
+                wrong.append(f"request: {route.request.url}")
+                route.abort()
+
+        page.route("**/*", watch)
+        page.goto(path.as_uri() + fragment)
+        page.wait_for_function(READY)
+        return Opened(page)
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert not wrong, wrong
