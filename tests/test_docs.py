@@ -46,7 +46,8 @@ def test_every_command_names_a_verb_and_options_that_exist(command: str) -> None
     _, verb, *arguments = shlex.split(command)
     assert verb in VERBS
     app = typer.Typer()
-    app.command()(getattr(importlib.import_module(f"headwise.cli.{verb}"), verb))
+    name = verb.replace("-", "_")
+    app.command()(getattr(importlib.import_module(f"headwise.cli.{name}"), name))
     parser = typer.main.get_command(app)
     known = {option for parameter in parser.params for option in (*parameter.opts, *parameter.secondary_opts)}
     used = {argument.split("=")[0] for argument in arguments if re.match(r"--?[a-z]", argument)}
@@ -65,7 +66,7 @@ def test_every_link_leads_somewhere(path: Path) -> None:
 def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder with the model that README and guide speak of."""
     monkeypatch.chdir(tmp_path)
-    tokenizer = Tokenizer.train("char", ["To be, or not to be\n나는 "])
+    tokenizer = Tokenizer.train("char", ["To be, or not to be; that is the question\n나는 "])
     torch.manual_seed(0)
     save_model("runs/book", GPT(GPTConfig(vocab_size=tokenizer.vocab_size)), tokenizer)
     return tmp_path
@@ -73,7 +74,7 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize(
     "path",
-    [ROOT / "README.md", ROOT / "docs" / "guide.md", ROOT / "docs" / "cost.md"],
+    [ROOT / "README.md", ROOT / "docs" / "guide.md", ROOT / "docs" / "cost.md", ROOT / "docs" / "heads.md"],
     ids=lambda path: path.name,
 )
 def test_the_python_in_the_documents_runs(
@@ -84,6 +85,16 @@ def test_the_python_in_the_documents_runs(
     exec("\n".join(blocks), {})
     if path.name == "README.md":
         assert "torch.Size([4, 128, 512]) torch.Size([4, 8, 128, 128])" in capsys.readouterr().out
+
+
+def test_induction_example_runs(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["induction.py", "2"])  # steps; what it learns takes 1,500
+    runpy.run_path(str(ROOT / "examples" / "induction.py"), run_name="__main__")
+    out = capsys.readouterr().out
+    assert out.count("head 0 silent: ") == 3
+    assert (workspace / "induction.png").stat().st_size > 10_000
 
 
 def test_heads_become_one_matrix(capsys: pytest.CaptureFixture[str]) -> None:

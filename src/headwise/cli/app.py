@@ -22,7 +22,7 @@ VERBS = {
     "show": "Draw what the heads of a trained model attend to, or what a mask lets them see.",
     "heads": "Say what every head of a model does: its role, how strong it is, and what speaks for it.",
     "ablate": "Measure what each head of a model is worth: what is lost when it alone is silenced.",
-    "compare-heads": "Compare two models head by head on the same texts: what each looks at, and what it adds.",
+    "compare-heads": "Compare two models head by head: what each head looks at, and what it adds.",
     "view": "Write one self-contained page about the heads of a model.",
     "cost": "What a model costs: parameters, memory, FLOPs; by formula and measured.",
     "walkthrough": "Multi-head attention step by step in NumPy, every array printed.",

@@ -33,9 +33,10 @@ def compare_heads(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Compare two models head by head on the same texts: what each looks at, and what it adds.
+    """Compare two models head by head: what each head looks at, and what it adds.
 
-    Both must read a text as the same tokens and have equally many layers, as two checkpoints of one model do.
+    Both read the same texts. They must make the same tokens of them and have equally many layers, as two
+    checkpoints of one model do.
     """
     from headwise.report.figures import check_picture, save_figure
     from headwise.report.tables import check_table_file, save_table
