@@ -425,6 +425,21 @@ def test_an_unknown_name_without_a_network_is_one_line(monkeypatch, tmp_path):
     assert "\n" not in str(caught.value)
 
 
+def test_without_a_name_server_nothing_is_asked_again_and_again(monkeypatch, tmp_path):
+    import socket
+
+    import huggingface_hub.constants
+
+    def unknown(*_: object, **__: object) -> None:
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    monkeypatch.setattr("urllib.request.getproxies", dict)
+    with pytest.raises(FileNotFoundError, match="there is no folder runs/mine, and no model of that name"):
+        open_subject("runs/mine")
+
+
 def test_without_transformers_the_error_names_the_extra(folder, monkeypatch):
     import importlib
 

@@ -1,4 +1,4 @@
-"""Models of transformers as subjects: opened without running foreign code, run with padding done right.
+"""Models of transformers as subjects: texts encoded once, padding done right.
 
 Letters: B texts, T tokens.
 """
@@ -6,14 +6,10 @@ Letters: B texts, T tokens.
 from __future__ import annotations
 
 import inspect
-import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from headwise.hub.library import transformers
@@ -21,17 +17,6 @@ from headwise.hub.subject import Predicts, Subject
 from headwise.hub.token_text import marks_continuation, token_bytes, token_text
 from headwise.hub.tokens import TokenBatch
 from headwise.text.labels import label
-
-_TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer.model",
-    "vocab.txt",
-    "vocab.json",
-    "spiece.model",
-    "sentencepiece.bpe.model",
-    "source.spm",
-    "tekken.json",
-)
 
 
 class PretrainedSubject(Subject):
@@ -147,120 +132,3 @@ def _max_tokens(model: Any, padding_position: int | None) -> int | None:
     if not isinstance(most, int) or most <= 0:
         return None
     return most if padding_position is None else most - padding_position - 1
-
-
-def open_pretrained(source: str, device: str | torch.device, dtype: torch.dtype | None) -> Subject:
-    """Open a Hugging Face folder or name; raises as `open_subject`."""
-    library = transformers()
-    here = Path(source).is_dir()
-    with _quietly(library):
-        config, cached = _config(library, source, here)
-        _refuse_quantised(config, source)
-        kind = _model_class(library, config, source)
-        options = {"local_files_only": here or cached}
-        try:
-            model, loaded = kind.from_pretrained(
-                source,
-                config=config,
-                dtype="auto" if dtype is None else dtype,
-                use_safetensors=True,
-                output_loading_info=True,
-                **options,
-            )
-        except OSError as error:
-            raise ValueError(
-                f"{source} has no weights in safetensors files that can be read ({_line(error)}); other "
-                "formats run code when they are read, so convert them first"
-            ) from error
-        missing = sorted(name for name in loaded["missing_keys"] if "pooler" not in name)
-        if missing:
-            raise ValueError(
-                f"the weights of {source} lack {', '.join(missing[:3])}{' and more' * (len(missing) > 3)}, "
-                f"which {kind.__name__} has; config.json and weights must come from the same model"
-            )
-        tokenizer = _tokenizer(library, source, here, options)
-    return PretrainedSubject(model.to(device).eval(), tokenizer, source)
-
-
-def _config(library: Any, source: str, here: bool) -> tuple[Any, bool]:
-    """Return the configuration, and whether it was in the cache."""
-    for cached in (True,) if here else (True, False):
-        try:
-            config = library.AutoConfig.from_pretrained(
-                source, trust_remote_code=False, local_files_only=cached
-            )
-        except OSError as error:
-            problem = error
-        except (ValueError, KeyError) as error:
-            if "remote_code" in str(error) or "auto_map" in _raw_config(source):
-                raise ValueError(
-                    f"{source} needs code from its repository, which headwise does not run; load it yourself "
-                    "with trust_remote_code=True and use hub.Subject.of(model, tokenizer)"
-                ) from error
-            raise ValueError(f"{source} cannot be read by transformers: {_line(error)}") from error
-        else:
-            return config, cached
-    raise FileNotFoundError(
-        f"there is no folder {source}, and no model of that name could be had from Hugging Face "
-        f"({_line(problem)}); check the name and the connection"
-    ) from problem
-
-
-def _raw_config(source: str) -> dict[str, Any]:
-    path = Path(source) / "config.json"
-    found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    return found if isinstance(found, dict) else {}
-
-
-def _refuse_quantised(config: Any, source: str) -> None:
-    quantised = getattr(config, "quantization_config", None)
-    if quantised is None:
-        return
-    method = quantised.get("quant_method") if isinstance(quantised, dict) else quantised.quant_method
-    raise ValueError(
-        f"{source} holds weights quantised with {method}, in which no head has a W_O that could be read; "
-        "open the original model, or load it yourself and look at its attention with heads.observe(model)"
-    )
-
-
-def _model_class(library: Any, config: Any, source: str) -> Any:
-    """Return the class that the checkpoint was saved from."""
-    for name in config.architectures or ():
-        kind = getattr(library, name, None)
-        if isinstance(kind, type) and issubclass(kind, library.PreTrainedModel):
-            return kind
-    if config.architectures:
-        raise ValueError(
-            f"{source} is a {config.architectures[0]}, which transformers {library.__version__} does not "
-            "know; install a newer one, or load it yourself and use hub.Subject.of(model, tokenizer)"
-        )
-    return library.AutoModel
-
-
-def _tokenizer(library: Any, source: str, here: bool, options: dict[str, Any]) -> Any:
-    advice = "put its tokenizer.json there, or load one yourself and use hub.Subject.of(model, tokenizer)"
-    if here and not any((Path(source) / name).is_file() for name in _TOKENIZER_FILES):
-        raise ValueError(f"{source} has no tokenizer; {advice}")
-    try:
-        tokenizer = library.AutoTokenizer.from_pretrained(source, trust_remote_code=False, **options)
-    except (OSError, ValueError, KeyError, ImportError) as error:
-        raise ValueError(f"the tokenizer of {source} cannot be read ({_line(error)}); {advice}") from error
-    return tokenizer
-
-
-@contextmanager
-def _quietly(library: Any) -> Iterator[None]:
-    """Keep the library from drawing progress bars over ours."""
-    logging = library.utils.logging
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            logging.enable_progress_bar()
-
-
-def _line(error: BaseException) -> str:
-    """Return the first line of what an error says."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

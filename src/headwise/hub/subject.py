@@ -247,7 +247,7 @@ def open_subject(
     if not _is_hugging_face(folder, str(source)):
         model, tokenizer = load_model(folder, device)
         return OwnSubject(model if dtype is None else model.to(dtype), tokenizer, str(source))
-    from headwise.hub.pretrained import open_pretrained
+    from headwise.hub.opening import open_pretrained
 
     if dtype is None and torch.device(device).type == "cpu":
         dtype = torch.float32

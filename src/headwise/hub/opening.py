@@ -1,0 +1,175 @@
+"""Opening Hugging Face folders and names, without running code from them.
+
+What is in Hugging Face's cache is taken from there; the network is asked only for what is not.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import torch
+
+from headwise.hub.library import transformers
+from headwise.hub.pretrained import PretrainedSubject
+from headwise.hub.subject import Subject
+
+_TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer.model",
+    "vocab.txt",
+    "vocab.json",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+    "source.spm",
+    "tekken.json",
+)
+
+T = TypeVar("T")
+
+
+def open_pretrained(source: str, device: str | torch.device, dtype: torch.dtype | None) -> Subject:
+    """Open a Hugging Face folder or name; raises as `open_subject`."""
+    library = transformers()
+    config = _config(library, source)
+    _refuse_quantised(config, source)
+    kind = _model_class(library, config, source)
+    try:
+        model, loaded = _nearest(
+            source,
+            lambda **where: kind.from_pretrained(
+                source,
+                config=config,
+                dtype="auto" if dtype is None else dtype,
+                use_safetensors=True,
+                output_loading_info=True,
+                **where,
+            ),
+        )
+    except OSError as error:
+        raise ValueError(
+            f"{source} has no weights in safetensors files that can be read ({_line(error)}); other formats "
+            "run code when they are read, so convert them first"
+        ) from error
+    missing = sorted(name for name in loaded["missing_keys"] if "pooler" not in name)
+    if missing:
+        raise ValueError(
+            f"the weights of {source} lack {', '.join(missing[:3])}{' and more' * (len(missing) > 3)}, which "
+            f"{kind.__name__} has; config.json and weights must come from the same model"
+        )
+    return PretrainedSubject(model.to(device).eval(), _tokenizer(library, source), source)
+
+
+def _nearest(source: str, load: Callable[..., T]) -> T:
+    """Load from the folder or the cache, else from the network if there is one; raises OSError."""
+    try:
+        with _without_bars():
+            return load(local_files_only=True)
+    except OSError:
+        if Path(source).is_dir() or not _online():
+            raise
+    return load(local_files_only=False)
+
+
+def _online() -> bool:
+    """Whether Hugging Face can be asked at all, found out before it is asked again and again."""
+    from huggingface_hub import constants
+
+    if constants.HF_HUB_OFFLINE:
+        return False
+    if urllib.request.getproxies():
+        return True
+    try:
+        socket.getaddrinfo(urlsplit(constants.ENDPOINT).hostname, None)
+    except OSError:
+        return False
+    return True
+
+
+def _config(library: Any, source: str) -> Any:
+    try:
+        return _nearest(
+            source,
+            lambda **where: library.AutoConfig.from_pretrained(source, trust_remote_code=False, **where),
+        )
+    except OSError as error:
+        raise FileNotFoundError(
+            f"there is no folder {source}, and no model of that name could be had from Hugging Face "
+            f"({_line(error)}); check the name and the connection"
+        ) from error
+    except (ValueError, KeyError) as error:
+        if "remote_code" in str(error) or "auto_map" in _raw_config(source):
+            raise ValueError(
+                f"{source} needs code from its repository, which headwise does not run; load it yourself "
+                "with trust_remote_code=True and use hub.Subject.of(model, tokenizer)"
+            ) from error
+        raise ValueError(f"{source} cannot be read by transformers: {_line(error)}") from error
+
+
+def _raw_config(source: str) -> dict[str, Any]:
+    path = Path(source) / "config.json"
+    found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return found if isinstance(found, dict) else {}
+
+
+def _refuse_quantised(config: Any, source: str) -> None:
+    quantised = getattr(config, "quantization_config", None)
+    if quantised is None:
+        return
+    method = quantised.get("quant_method") if isinstance(quantised, dict) else quantised.quant_method
+    raise ValueError(
+        f"{source} holds weights quantised with {method}, in which no head has a W_O that could be read; "
+        "open the original model, or load it yourself and look at its attention with heads.observe(model)"
+    )
+
+
+def _model_class(library: Any, config: Any, source: str) -> Any:
+    """Return the class that the checkpoint was saved from."""
+    for name in config.architectures or ():
+        kind = getattr(library, name, None)
+        if isinstance(kind, type) and issubclass(kind, library.PreTrainedModel):
+            return kind
+    if config.architectures:
+        raise ValueError(
+            f"{source} is a {config.architectures[0]}, which transformers {library.__version__} does not "
+            "know; install a newer one, or load it yourself and use hub.Subject.of(model, tokenizer)"
+        )
+    return library.AutoModel
+
+
+def _tokenizer(library: Any, source: str) -> Any:
+    advice = "put its tokenizer.json there, or load one yourself and use hub.Subject.of(model, tokenizer)"
+    folder = Path(source)
+    if folder.is_dir() and not any((folder / name).is_file() for name in _TOKENIZER_FILES):
+        raise ValueError(f"{source} has no tokenizer; {advice}")
+    try:
+        return _nearest(
+            source,
+            lambda **where: library.AutoTokenizer.from_pretrained(source, trust_remote_code=False, **where),
+        )
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        raise ValueError(f"the tokenizer of {source} cannot be read ({_line(error)}); {advice}") from error
+
+
+@contextmanager
+def _without_bars() -> Iterator[None]:
+    """Keep the library from drawing progress bars over ours, where nothing is downloaded."""
+    logging = transformers().utils.logging
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
+
+
+def _line(error: BaseException) -> str:
+    """Return the first line of what an error says."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
