@@ -23,11 +23,11 @@ from torch import Tensor, nn
 from headwise.heads.seam import AttentionCall, gated, observe
 from headwise.hub import AttentionLayer, Subject, TokenBatch
 
-MEMORY, MEMORY_ON_A_GPU = 64 * 2**20, 2**31
-"""How many bytes of activations a replay holds at once, if nothing else is asked for.
+MEMORY, MEMORY_ON_A_GPU = 2**29, 2**32
+"""How many bytes a replay holds at once, if nothing else is asked for."""
 
-On a CPU more is slower: an allocation of more than 32 MiB is mapped and cleared anew each time.
-"""
+WIDEST = 2**24
+"""Bytes of the widest activation on a CPU, where larger allocations are mapped and cleared each time."""
 
 Shortcut = Literal["attention", "projection"]
 """Which module hands out the output of a layer's heads: its attention, or the projection that follows it."""
@@ -39,7 +39,7 @@ class Replayer:
 
     subject: Subject
     memory: int | None = None
-    """Bytes of activations to hold at once, roughly; None for what suits the device."""
+    """Bytes of activations and outputs to hold at once, roughly; None for what suits the device."""
 
     def record(
         self,
@@ -56,12 +56,12 @@ class Replayer:
         """
         model, layers = self.subject.model, self.subject.layers
         record = _Record()
-        watched = {module for layer in layers for module in _parts(model, layer)}
+        watched = dict(part for layer in layers for part in _parts(model, layer))
         gates = {index: _gate(layers[index], heads) for index, heads in (silenced or {}).items() if heads}
         fills = dict(fills or {})
         with ExitStack() as stack:
-            for module in watched:
-                stack.enter_context(_running(module, record.noting(module)))
+            for module, before in watched.items():
+                stack.enter_context(_running(module, record.noting(module, before)))
             stack.enter_context(torch.no_grad())
             shut = {index: fill for index, fill in fills.items() if index in gates}
             stack.enter_context(observe(model, record.look, gates=gates, fills=shut))
@@ -81,15 +81,19 @@ class _Record:
     """What the heads of each layer gave, (B, H, T, V), before gates, by the layer's index."""
     calls: list[int] = field(default_factory=list)
 
-    def noting(self, module: nn.Module) -> Callable[..., Any]:
-        """Return the module's forward so that what it gives is kept, as it is before hooks."""
+    def noting(self, module: nn.Module, before: nn.Module | None) -> Callable[..., Any]:
+        """Return the module's forward so that what it gives is kept, as it is before hooks.
+
+        before: a module after whose end nothing needs to be kept, only that there was a call.
+        """
         forward = module.forward
 
         def noted(*args: Any, **options: Any) -> Any:
             output = forward(*args, **options)
             self.given[module] = args[0] if args else None
             # a copy, because a model may go on to write into what its module gave
-            self.gave.setdefault(module, []).append(_map(torch.clone, output))
+            kept = None if before in self.gave else _map(torch.clone, output)
+            self.gave.setdefault(module, []).append(kept)
             return output
 
         return noted
@@ -130,21 +134,24 @@ class Recording:
 
         Yields each head with what the model gives, (B, T, ·).
         """
-        size = self._at_once()
+        chunks = -(-len(heads) // self._at_once())
+        size = -(-len(heads) // max(1, chunks))  # of one size, as far as possible
         for start in range(0, len(heads), size):
             some = list(heads[start : start + size])
             yield from zip(some, self._silenced(layer, some), strict=True)
 
     def _at_once(self) -> int:
-        """How many copies of the batch fit into the memory."""
+        """How many copies of the batch to run at once."""
         tokens = self.batch.ids.numel()
+        on_cpu = self.output.device.type == "cpu"
+        # feed-forward parts are four times as wide as the stream
         width = max(out.shape[1] * out.shape[3] for out in self.record.heads.values())
-        # feed-forward parts are four times as wide as the stream and hold a few of that; scores are float32
-        bytes_per_token = 16 * width * self.output.element_size() + 12 * self.output.shape[-1]
-        memory = self.replayer.memory
-        if memory is None:
-            memory = MEMORY if self.output.device.type == "cpu" else MEMORY_ON_A_GPU
-        return max(1, memory // (tokens * bytes_per_token))
+        widest = 4 * width * self.output.element_size()
+        memory = self.replayer.memory or (MEMORY if on_cpu else MEMORY_ON_A_GPU)
+        fits = memory // (tokens * (4 * widest + 8 * self.output.shape[-1]))
+        if on_cpu:
+            fits = min(fits, WIDEST // (tokens * widest))
+        return max(1, fits)
 
     def _silenced(self, layer: AttentionLayer, heads: list[int]) -> Iterator[Tensor]:
         count = len(heads)
@@ -273,14 +280,14 @@ class Recording:
         return changed.flatten(0, 1)
 
 
-def _parts(model: nn.Module, layer: AttentionLayer) -> Iterator[nn.Module]:
-    """Return the modules of a layer whose outputs a replay may hand out."""
+def _parts(model: nn.Module, layer: AttentionLayer) -> Iterator[tuple[nn.Module, nn.Module | None]]:
+    """Return the modules of a layer whose outputs a replay may hand out, and before which end of another."""
     block = block_of(model, layer)
-    yield from (block, layer.module)
-    if layer.o_proj is not None:
-        yield layer.o_proj
     if block is not layer.module:
-        yield from block.children()
+        yield from ((child, layer.module) for child in block.children())
+    yield from ((block, None), (layer.module, None))
+    if layer.o_proj is not None:
+        yield layer.o_proj, None
 
 
 def block_of(model: nn.Module, layer: AttentionLayer) -> nn.Module:

@@ -27,7 +27,7 @@ HeadId = tuple[int, int]
 OnProgress = Callable[[int, int], None]
 """Told how much is done, of how much."""
 
-TOKENS, TOKENS_ON_A_GPU = 512, 8192
+TOKENS, TOKENS_ON_A_GPU = 256, 4096
 """How many tokens are read at once, if nothing else is asked for."""
 
 
