@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from pathlib import Path
@@ -491,3 +493,17 @@ def test_group_mates_are_named_and_chosen(open_page: Callable[..., Any], subject
     page.find("[data-mate]").click()
     page.settle()
     assert page.pressed() == ["1.2"]
+
+
+@pytest.mark.parametrize("fragment", ["", "#heads=0.0_1.1&with=table_several&language=ko&theme=dark"])
+def test_axe_finds_no_fault(open_page: Callable[..., Any], fragment: str) -> None:
+    found = importlib.util.find_spec("axe_playwright_python")
+    if found is None and not os.environ.get("CI"):
+        pytest.skip("axe-core is not installed; `pip install axe-playwright-python` to check accessibility")
+    assert found is not None
+    assert found.submodule_search_locations is not None
+    axe = Path(found.submodule_search_locations[0]) / "axe.min.js"
+    page = open_page(planted_view(), fragment, bypass_csp=True)
+    page.page.evaluate(f"{axe.read_text(encoding='utf-8')}; 0")
+    faults = page.page.evaluate("async () => (await axe.run()).violations")
+    assert [(fault["id"], fault["impact"]) for fault in faults] == []

@@ -35,13 +35,15 @@ function button(label, onclick, attributes = {}) {
   return el("button", { type: "button", onclick, ...attributes }, label);
 }
 
+const FILLER = "\u00a0";  // the first cell of a line that only keeps its place
+
 // A table of texts; the first column names its rows.
 function dataTable(caption, heads, lines, attributes = {}) {
   return el("table", { class: "data", ...attributes }, el("caption", {}, caption),
     el("thead", {}, el("tr", {}, heads.map((head) => el("th", { scope: "col" }, head)))),
-    el("tbody", {}, lines.map(([first, ...rest]) =>
-      el("tr", {}, el("th", { scope: "row", title: typeof first === "string" ? first : null }, first),
-        rest.map((cell) => el("td", { title: typeof cell === "string" ? cell : null }, cell))))));
+    el("tbody", {}, lines.map(([first, ...rest]) => (first === FILLER ? el("tr", { "aria-hidden": "true" }, el("td", {}, first), rest.map(() => el("td")))
+      : el("tr", {}, el("th", { scope: "row", title: typeof first === "string" ? first : null }, first),
+        rest.map((cell) => el("td", { title: typeof cell === "string" ? cell : null }, cell)))))));
 }
 
 const MOVES = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };

@@ -83,7 +83,12 @@ function colouredCells(shown, scale, palette, hiddenColour) {
   const blank = rgb(hiddenColour);
   const colours = Array.from(shown.matrix, (value, at) => {
     const step = value === value ? Math.round(level(value, shown.top, scale) * 255) : -1;
-    image.data.set([...(step < 0 ? blank : parts[step]), 255], at * 4);
+    const [r, g, b] = step < 0 ? blank : parts[step];
+    const to = at * 4;
+    image.data[to] = r;
+    image.data[to + 1] = g;
+    image.data[to + 2] = b;
+    image.data[to + 3] = 255;
     return step < 0 ? null : palette[step];
   });
   context.putImageData(image, 0, 0);

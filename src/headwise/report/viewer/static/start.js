@@ -86,15 +86,13 @@ class View {
     const told = el("span", { role: "status", class: "quiet" });
     this.page.replaceChildren(
       el("header", {},
-        el("div", {}, el("p", { class: "brand" }, "headwise"), el("h1", {}, this.store.data.title)),
+        el("div", {}, el("p", { class: "brand" }, "headwise"), el("h1", {}, this.store.data.title), el("p", { class: "intro" }, t("intro"))),
         el("div", { class: "controls" },
           toggle(t("table"), state.table, (table) => this.update({ table }), { "data-role": "table" }),
           choice(t("theme"), ["auto", "light", "dark"].map((name) => [name, t(name)]), state.theme, (theme) => this.update({ theme }), { "data-role": "theme" }),
           choice(t("lang"), Object.keys(STRINGS).map((name) => [name, STRINGS[name].name]), state.language, (language) => this.update({ language }), { "data-role": "language" }),
           this.standalone && button(t("link"), () => copyText(this, location.href.split("#")[0] + toHash(state), told), { title: t("linkHint"), "data-role": "link" }), told)),
-      el("p", { class: "intro" }, t("intro")),
-      ...this.store.data.notes.map((note) => el("p", { class: "note" }, note)),
-      el("main", {}, this.text, el("div", { class: "columns" }, this.grid, this.map, this.card)),
+      el("main", {}, this.store.data.notes.map((note) => el("p", { class: "note" }, note)), this.text, el("div", { class: "columns" }, this.grid, this.map, this.card)),
       el("footer", {}, t("footer", this.store.data.version)));
     this.grid.mark();
     this.paint();

@@ -154,7 +154,7 @@ function fillList(view, box, chosen, kind) {
     const other = out ? shown.columns[c] : shown.rows[r];
     return [other.label, String(other.from), shownNumber(value)];
   });
-  while (lines.length < LISTED) lines.push(["\u00a0", "", ""]);
+  while (lines.length < LISTED) lines.push([FILLER, "", ""]);
   const caption = t(out ? "looksAt" : "lookedBy", place ? `${place.label} (${place.from})` : "–");
   box.replaceChildren(dataTable(caption, [t("token"), t("position"), t(shown.byValue ? "share" : "weight")], lines));
 }
