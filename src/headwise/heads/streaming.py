@@ -131,7 +131,6 @@ class Sweep:
         self.floor = math.log(torch.finfo(self.wide).tiny) + 1.0
         """Lower differences make numbers so small that processors take many times as long."""
         self.all_counted = bool(marks.counted.all())
-        self.q = self._queries()  # (B, H, T, K)
         self.k = request.k.to(self.wide).flatten(0, 1)  # (B·G, S, K)
         self.scratch = Scratch(request.q.device)
         self.sizes = _tile_sizes(request)
@@ -235,7 +234,7 @@ class Sweep:
         kept: list[tuple[Chunk, Tile, int, Tensor]] = []
         for chunk in self._chunks(strip.tiles[:edge], rows):
             part = Part(strip, chunk)
-            q = part.fold(self.q[part.where])  # (m, R·t, K)
+            q = self._queries(part)
             for n in range(edge):
                 tile = _of_chunk(strip.tiles[n], chunk)
                 e = self.scratch.take(f"edge {len(kept)}", (*q.shape[:2], length(tile.keys)), self.wide)
@@ -258,7 +257,7 @@ class Sweep:
 
     def _plain(self, part: Part, edge: int, sums: _Sums) -> None:
         """Do the tiles of a strip that are not its edge."""
-        q = part.fold(self.q[part.where])  # (m, R·t, K)
+        q = self._queries(part)
         tiles = [_of_chunk(tile, part.chunk) for tile in part.strip.tiles[edge:]]
         numbers = [q.shape[0] * q.shape[1] * length(tile.keys) for tile in tiles]
         keep = self.received is not None
@@ -294,21 +293,23 @@ class Sweep:
         if edge:
             self._close_by(part, tile, e, sums.close[n])
 
-    def _queries(self) -> Tensor:
-        """Return the queries, scaled as the scores are to be before a softcap."""
-        cap, q = self.request.softcap, self.request.q.to(self.wide)
-        q = torch.mul(q, self.request.scale if cap is None else self.request.scale / cap).contiguous()
+    def _queries(self, part: Part) -> Tensor:
+        """Return the queries (m, R·t, K)."""
+        q = self.request.q[part.where].to(self.wide)
         if not self.all_counted:  # a NaN in a query that does not count would reach what its keys receive
-            q.masked_fill_(~self.marks.counted[:, None, :, None], 0.0)
-        return q
+            counted = self.marks.counted[part.chunk.batch, None, part.strip.queries, None]
+            q = q.masked_fill(~counted, 0.0)
+        return part.fold(q)
 
     def _scores(self, part: Part, tile: Tile, q: Tensor) -> Tensor:
         """Return the scores (m, R·t, s), -inf where hidden."""
         k = self.k[part.chunk.merged, tile.keys]
         scores = self.scratch.take("scores", (*q.shape[:2], k.shape[1]), self.wide)
-        torch.bmm(q, k.mT, out=scores)
-        if self.request.softcap is not None:
-            scores.tanh_().mul_(self.request.softcap)
+        cap = self.request.softcap
+        scale = self.request.scale if cap is None else self.request.scale / cap
+        scores.baddbmm_(q, k.mT, beta=0, alpha=scale)  # with beta=0, what stood there is not read
+        if cap is not None:
+            scores.tanh_().mul_(cap)
         by_head = part.by_head(scores)
         if self.request.bias is not None:
             by_head.add_(part.pick(self.request.bias, tile))
