@@ -74,7 +74,7 @@ def layer_runs(T: int) -> dict[str, Callable[[], Run]]:
     q, k, v = (torch.randn(1, N_HEAD, T, WIDTH) for _ in range(3))
     out = torch.randn(1, N_HEAD, T, WIDTH)
     projection = nn.Linear(D_MODEL, D_MODEL)
-    layer = AttentionLayer(0, "attention", projection, N_HEAD, N_HEAD, False, projection)
+    layer = AttentionLayer(0, "attention", projection, N_HEAD, N_HEAD, WIDTH, WIDTH, False, True, projection)
     call = AttentionCall(layer, q, k, v, out, Mask.causal(), WIDTH**-0.5)
     batch = tokens(T)
 

@@ -28,7 +28,8 @@ class Letters(Subject):
     """A small model of letters; the id 0 is special and the comma is 1."""
 
     name = "letters"
-    causal = True
+    predicts = "next token"
+    pad_id = SPECIAL
     special_ids = frozenset({SPECIAL})
     punctuation_ids = frozenset({COMMA})
     vocab_size = 40
@@ -59,7 +60,10 @@ class Letters(Subject):
     def labels(self, ids: Sequence[int]) -> list[str]:
         return list(self.decode(ids))
 
-    def run(self, batch: TokenBatch) -> Tensor:
+    def token_text(self, index: int) -> str:
+        return self.decode([index])
+
+    def forward(self, batch: TokenBatch) -> Tensor:
         logits: Tensor = self.model(batch.ids)
         return logits
 

@@ -141,7 +141,7 @@ def _marks(
     """Return what is known about queries and keys, and whether anything is known about the keys."""
     B, _, T, _ = call.q.shape
     S, region = call.k.shape[2], request.region
-    own = T == S and not call.layer.cross and keys is None
+    own = T == S and not (call.cross or call.layer.cross) and keys is None
     if keys is None and own:
         keys = batch
     for name, given, size in (("batch", batch, T), ("keys", keys, S)):
