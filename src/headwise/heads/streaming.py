@@ -261,7 +261,9 @@ class Sweep:
         tiles = [_of_chunk(tile, part.chunk) for tile in part.strip.tiles[edge:]]
         numbers = [q.shape[0] * q.shape[1] * length(tile.keys) for tile in tiles]
         keep = self.received is not None
-        weights = self.scratch.take("weights", (sum(numbers) if keep else max(numbers),), self.wide)
+        # at its largest from the start: strips of a causal layer grow, and fresh memory costs page faults
+        most = self.sizes.heads * q.shape[1] * max(self.sizes.keys, self.k.shape[1] if keep else 0)
+        weights = self.scratch.take("weights", (max(most, sum(numbers) if keep else 0),), self.wide)
         kept, start = [], 0
         for n, (tile, size) in enumerate(zip(tiles, numbers, strict=True)):
             e = weights[start : start + size].view(*q.shape[:2], -1)  # (m, R·t, s)
