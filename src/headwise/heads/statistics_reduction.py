@@ -24,7 +24,8 @@ from headwise.heads.statistics_columns import (
     TEXT_COLUMNS,
     Column,
 )
-from headwise.heads.streaming import LOWEST, Marks, Rows, Sweep
+from headwise.heads.streaming import Sweep
+from headwise.heads.streaming_rows import LOWEST, Marks, Rows
 from headwise.heads.visibility import Visible
 from headwise.hub.layers import AttentionLayer
 from headwise.hub.tokens import TokenBatch

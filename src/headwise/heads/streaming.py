@@ -16,7 +16,6 @@ import math
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import pairwise
 
 import torch
@@ -26,6 +25,7 @@ from headwise.attention.request import Request
 from headwise.attention.scratch import Scratch
 from headwise.attention.tile_plan import Plan
 from headwise.attention.tiles import Chunk, Part, Strip, Tile, TileSizes, chunks, length
+from headwise.heads.streaming_rows import LOWEST, Marks, Rows
 from headwise.heads.visibility import Census, Visible
 
 # On CPU a tile of scores and one of weights stay in a second-level cache of 2 MiB per thread. What is done
@@ -34,58 +34,6 @@ _ROWS = 128  # queries times heads of a group, per strip
 _KEYS = 1024
 _CPU_TILE_PER_THREAD = 2**18
 _OTHER_TILE = 2**24
-
-LOWEST = -1e30
-"""Stands for a row that has seen nothing yet; minus infinity has no differences."""
-
-
-@dataclass(frozen=True, eq=False)
-class Marks:
-    """What is known about the queries and keys of a request."""
-
-    counted: Tensor
-    """(B, T) bool, the queries that count."""
-    first: Tensor
-    """(B,) int64, the first real key, -1 where there is none."""
-    special: Tensor
-    """(B, S) bool."""
-    punctuation: Tensor
-    """(B, S) bool."""
-    corner: int | None
-    """The key at the position of query 0, None where queries and keys are not of one sequence."""
-
-    @cached_property
-    def set_apart(self) -> Tensor:
-        """The keys that are no content: the first real one and special ones, (B, S) bool."""
-        index = torch.arange(self.special.shape[1], device=self.first.device)
-        return self.special | (index == self.first.unsqueeze(1))
-
-
-@dataclass(eq=False)
-class Rows:
-    """What the pass leaves of each query: scores and sums of exp(score - top), all (B, H, T)."""
-
-    top: Tensor
-    """The largest visible score, LOWEST of a query that sees nothing."""
-    total: Tensor
-    """sum_j exp(s_j - top), the sink not among them."""
-    moment: Tensor
-    """sum_j (s_j - top) exp(s_j - top)."""
-    distance: Tensor
-    """sum_j |i - j| exp(s_j - top)."""
-    punctuation: Tensor
-    special: Tensor
-    norm: Tensor
-    """sum_j ‖f(x_j)‖ exp(s_j - top)."""
-    special_norm: Tensor
-    first: Tensor
-    """The score of the first real key, -inf where it is not seen, as in those that follow."""
-    near: dict[int, Tensor]
-    """By their distance from the query (-1 is the one before), the scores of the keys around it."""
-    content: Tensor
-    """The largest score of keys that are content and at distance neither -1 nor 1."""
-    apart: Tensor
-    """The largest score of keys that are set apart and at distance neither -1 nor 1."""
 
 
 @dataclass(eq=False)
