@@ -61,7 +61,7 @@ def planted(
     q, k, v = (t.to(dtype) for t in (q, k, v))
     out = attention(q, k, v, mask=mask, scale=1.0)
     projection = nn.Linear(24, 6)
-    layer = AttentionLayer(0, "planted", projection, len(HEADS), groups, False, projection)
+    layer = AttentionLayer(0, "planted", projection, len(HEADS), groups, T, 3, False, causal, projection)
     nothing = torch.zeros_like(real)
     batch = TokenBatch(torch.zeros_like(real, dtype=torch.int64), real, nothing, nothing)
     return AttentionCall(layer, q, k, v, out, mask, 1.0), batch

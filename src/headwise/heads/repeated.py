@@ -167,7 +167,7 @@ def _run(
     scores: dict[int, RepeatedScores] = {}
 
     def look(call: AttentionCall) -> None:
-        if call.q.shape[2] == call.k.shape[2] and not call.layer.cross:
+        if call.q.shape[2] == call.k.shape[2] and not (call.cross or call.layer.cross):
             weights = weights_of(call, WeightsOf(heads=list(range(call.layer.n_head))))
             scores[call.layer.index] = score_repeated(weights, period)
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from headwise.attention.request import WeightsOf
 from headwise.heads.seam import AttentionCall, observe
+from headwise.heads.sharding import gathered, this_shard
 from headwise.heads.statistics_reduction import columns, length_factors, reduce_call
 from headwise.heads.statistics_result import Head, HeadMap, HeadStatistics
 from headwise.heads.weights import weights_of
@@ -133,6 +134,9 @@ def statistics(
     `induction_scores`. batch_tokens: texts are read side by side up to so many tokens. progress: called with
     the number of texts read and of all.
 
+    Under torch.distributed each process reads its share of the texts, and all get the statistics of all of
+    them; maps and curves are then refused.
+
     Raises ValueError for no texts, an empty text, one that is longer than the model can read or than
     map_tokens, and for a head that does not exist.
     """
@@ -141,6 +145,9 @@ def statistics(
     if not texts:
         raise ValueError("statistics needs at least one text, got none")
     check_heads(subject.layers, maps, "maps")
+    shard = this_shard()
+    if shard.world > 1 and (maps or curves):
+        raise ValueError("maps and curves are kept in one process; ask for them without torch.distributed")
     collector = StatisticsCollector(subject.layers, received=received, curves=curves)
     kept: dict[Head, list[HeadMap]] = {head: [] for head in sorted(maps)}
     ids = [subject.encode(text) if isinstance(text, str) else list(text) for text in texts]
@@ -151,7 +158,9 @@ def statistics(
                     f"text {number} has {len(text)} tokens, but maps are kept of at most {map_tokens}; "
                     "shorten it or raise map_tokens"
                 )
-    for start, group in batches(ids, batch_tokens):
+    for unit, (start, group) in enumerate(batches(ids, batch_tokens)):
+        if not shard.takes(unit):
+            continue
         batch = subject.batch(group)
 
         def look(call: AttentionCall, batch: TokenBatch = batch, start: int = start) -> None:
@@ -166,6 +175,7 @@ def statistics(
         if progress is not None:
             progress(start + len(group), len(ids))
     result = collector.result()
+    result.sums = {layer: gathered(sums) for layer, sums in result.sums.items()}
     result.maps = kept
     if repeated:
         from headwise.heads.repeated import induction_scores

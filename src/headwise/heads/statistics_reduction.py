@@ -24,7 +24,8 @@ from headwise.heads.statistics_columns import (
     TEXT_COLUMNS,
     Column,
 )
-from headwise.heads.streaming import LOWEST, Marks, Rows, Sweep
+from headwise.heads.streaming import Sweep
+from headwise.heads.streaming_rows import LOWEST, Marks, Rows
 from headwise.heads.visibility import Visible
 from headwise.hub.layers import AttentionLayer
 from headwise.hub.tokens import TokenBatch
@@ -32,7 +33,7 @@ from headwise.hub.tokens import TokenBatch
 Weight = Callable[[Tensor], Tensor]
 """From a score (B, H, t) to the weight."""
 
-_BLOCK = 2048  # queries that are reduced at a time
+_BLOCK = 1024  # queries that are reduced at a time
 _LENGTHS = 512  # vectors per head whose lengths are taken at a time
 
 
@@ -112,11 +113,12 @@ def length_factors(layer: AttentionLayer, width: int) -> Tensor | None:
             f"layer {layer.index}: the output projection takes {weight.shape[1]} numbers, but {layer.n_head} "
             f"heads of width {width} give {layer.n_head * width}"
         )
-    slices = (
-        weight.detach().to(torch.float64).contiguous().view(-1, layer.n_head, width).transpose(0, 1)
-    )  # (H, D, V)
-    factors: Tensor = torch.linalg.qr(slices, mode="r").R
-    return factors.mT.contiguous()  # (H, V, min(V, D))
+    factors = []
+    for head in range(layer.n_head):  # one at a time, to hold no second copy of the weight in float64
+        own = weight.detach()[:, head * width : (head + 1) * width].double()  # (D, V)
+        factor: Tensor = torch.linalg.qr(own, mode="r").R
+        factors.append(factor.mT)
+    return torch.stack(factors)
 
 
 def _lengths(t: Tensor, factors: Tensor) -> Tensor:
@@ -140,7 +142,7 @@ def _marks(
     """Return what is known about queries and keys, and whether anything is known about the keys."""
     B, _, T, _ = call.q.shape
     S, region = call.k.shape[2], request.region
-    own = T == S and not call.layer.cross and keys is None
+    own = T == S and not (call.cross or call.layer.cross) and keys is None
     if keys is None and own:
         keys = batch
     for name, given, size in (("batch", batch, T), ("keys", keys, S)):

@@ -16,7 +16,6 @@ import math
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import pairwise
 
 import torch
@@ -26,6 +25,7 @@ from headwise.attention.request import Request
 from headwise.attention.scratch import Scratch
 from headwise.attention.tile_plan import Plan
 from headwise.attention.tiles import Chunk, Part, Strip, Tile, TileSizes, chunks, length
+from headwise.heads.streaming_rows import LOWEST, Marks, Rows
 from headwise.heads.visibility import Census, Visible
 
 # On CPU a tile of scores and one of weights stay in a second-level cache of 2 MiB per thread. What is done
@@ -34,58 +34,6 @@ _ROWS = 128  # queries times heads of a group, per strip
 _KEYS = 1024
 _CPU_TILE_PER_THREAD = 2**18
 _OTHER_TILE = 2**24
-
-LOWEST = -1e30
-"""Stands for a row that has seen nothing yet; minus infinity has no differences."""
-
-
-@dataclass(frozen=True, eq=False)
-class Marks:
-    """What is known about the queries and keys of a request."""
-
-    counted: Tensor
-    """(B, T) bool, the queries that count."""
-    first: Tensor
-    """(B,) int64, the first real key, -1 where there is none."""
-    special: Tensor
-    """(B, S) bool."""
-    punctuation: Tensor
-    """(B, S) bool."""
-    corner: int | None
-    """The key at the position of query 0, None where queries and keys are not of one sequence."""
-
-    @cached_property
-    def set_apart(self) -> Tensor:
-        """The keys that are no content: the first real one and special ones, (B, S) bool."""
-        index = torch.arange(self.special.shape[1], device=self.first.device)
-        return self.special | (index == self.first.unsqueeze(1))
-
-
-@dataclass(eq=False)
-class Rows:
-    """What the pass leaves of each query: scores and sums of exp(score - top), all (B, H, T)."""
-
-    top: Tensor
-    """The largest visible score, LOWEST of a query that sees nothing."""
-    total: Tensor
-    """sum_j exp(s_j - top), the sink not among them."""
-    moment: Tensor
-    """sum_j (s_j - top) exp(s_j - top)."""
-    distance: Tensor
-    """sum_j |i - j| exp(s_j - top)."""
-    punctuation: Tensor
-    special: Tensor
-    norm: Tensor
-    """sum_j ‖f(x_j)‖ exp(s_j - top)."""
-    special_norm: Tensor
-    first: Tensor
-    """The score of the first real key, -inf where it is not seen, as in those that follow."""
-    near: dict[int, Tensor]
-    """By their distance from the query (-1 is the one before), the scores of the keys around it."""
-    content: Tensor
-    """The largest score of keys that are content and at distance neither -1 nor 1."""
-    apart: Tensor
-    """The largest score of keys that are set apart and at distance neither -1 nor 1."""
 
 
 @dataclass(eq=False)
@@ -131,7 +79,6 @@ class Sweep:
         self.floor = math.log(torch.finfo(self.wide).tiny) + 1.0
         """Lower differences make numbers so small that processors take many times as long."""
         self.all_counted = bool(marks.counted.all())
-        self.q = self._queries()  # (B, H, T, K)
         self.k = request.k.to(self.wide).flatten(0, 1)  # (B·G, S, K)
         self.scratch = Scratch(request.q.device)
         self.sizes = _tile_sizes(request)
@@ -235,7 +182,7 @@ class Sweep:
         kept: list[tuple[Chunk, Tile, int, Tensor]] = []
         for chunk in self._chunks(strip.tiles[:edge], rows):
             part = Part(strip, chunk)
-            q = part.fold(self.q[part.where])  # (m, R·t, K)
+            q = self._queries(part)
             for n in range(edge):
                 tile = _of_chunk(strip.tiles[n], chunk)
                 e = self.scratch.take(f"edge {len(kept)}", (*q.shape[:2], length(tile.keys)), self.wide)
@@ -258,11 +205,13 @@ class Sweep:
 
     def _plain(self, part: Part, edge: int, sums: _Sums) -> None:
         """Do the tiles of a strip that are not its edge."""
-        q = part.fold(self.q[part.where])  # (m, R·t, K)
+        q = self._queries(part)
         tiles = [_of_chunk(tile, part.chunk) for tile in part.strip.tiles[edge:]]
         numbers = [q.shape[0] * q.shape[1] * length(tile.keys) for tile in tiles]
         keep = self.received is not None
-        weights = self.scratch.take("weights", (sum(numbers) if keep else max(numbers),), self.wide)
+        # at its largest from the start: strips of a causal layer grow, and fresh memory costs page faults
+        most = self.sizes.heads * q.shape[1] * max(self.sizes.keys, self.k.shape[1] if keep else 0)
+        weights = self.scratch.take("weights", (max(most, sum(numbers) if keep else 0),), self.wide)
         kept, start = [], 0
         for n, (tile, size) in enumerate(zip(tiles, numbers, strict=True)):
             e = weights[start : start + size].view(*q.shape[:2], -1)  # (m, R·t, s)
@@ -294,21 +243,23 @@ class Sweep:
         if edge:
             self._close_by(part, tile, e, sums.close[n])
 
-    def _queries(self) -> Tensor:
-        """Return the queries, scaled as the scores are to be before a softcap."""
-        cap, q = self.request.softcap, self.request.q.to(self.wide)
-        q = torch.mul(q, self.request.scale if cap is None else self.request.scale / cap).contiguous()
+    def _queries(self, part: Part) -> Tensor:
+        """Return the queries (m, R·t, K)."""
+        q = self.request.q[part.where].to(self.wide)
         if not self.all_counted:  # a NaN in a query that does not count would reach what its keys receive
-            q.masked_fill_(~self.marks.counted[:, None, :, None], 0.0)
-        return q
+            counted = self.marks.counted[part.chunk.batch, None, part.strip.queries, None]
+            q = q.masked_fill(~counted, 0.0)
+        return part.fold(q)
 
     def _scores(self, part: Part, tile: Tile, q: Tensor) -> Tensor:
         """Return the scores (m, R·t, s), -inf where hidden."""
         k = self.k[part.chunk.merged, tile.keys]
         scores = self.scratch.take("scores", (*q.shape[:2], k.shape[1]), self.wide)
-        torch.bmm(q, k.mT, out=scores)
-        if self.request.softcap is not None:
-            scores.tanh_().mul_(self.request.softcap)
+        cap = self.request.softcap
+        scale = self.request.scale if cap is None else self.request.scale / cap
+        scores.baddbmm_(q, k.mT, beta=0, alpha=scale)  # with beta=0, what stood there is not read
+        if cap is not None:
+            scores.tanh_().mul_(cap)
         by_head = part.by_head(scores)
         if self.request.bias is not None:
             by_head.add_(part.pick(self.request.bias, tile))
