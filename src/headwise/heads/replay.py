@@ -26,8 +26,8 @@ from headwise.hub import AttentionLayer, Subject, TokenBatch
 MEMORY, MEMORY_ON_A_GPU = 2**29, 2**32
 """How many bytes a replay holds at once, if nothing else is asked for."""
 
-WIDEST = 2**24
-"""Bytes of the widest activation on a CPU, where larger allocations are mapped and cleared each time."""
+WIDEST = 2**22
+"""Bytes of the widest activation on a CPU: more does not stay in the second-level cache of usual ones."""
 
 Shortcut = Literal["attention", "projection"]
 """Which module hands out the output of a layer's heads: its attention, or the projection that follows it."""
