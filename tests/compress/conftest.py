@@ -105,8 +105,11 @@ def scramble() -> Callable[..., nn.Module]:
             if handle.rotary is None:
                 a = _bases(g, handle.d_head, orthogonal)
             else:
-                z = torch.randn(g, handle.d_head // 2, dtype=torch.complex128)
-                a = plane_matrix(z / z.abs() if orthogonal else z, handle.rotary)
+                z = torch.randn(g, handle.rotary_width // 2, dtype=torch.complex128)
+                length = torch.ones(()) if orthogonal else 0.5 + torch.rand(z.shape, dtype=torch.float64)
+                turned = plane_matrix(z / z.abs() * length, handle.rotary)
+                rest = _bases(g, handle.d_head - handle.rotary_width, orthogonal)
+                a = torch.stack([torch.block_diag(x, y) for x, y in zip(turned, rest, strict=True)])
             k = a @ weights.k
             q = torch.linalg.inv(a).mT.repeat_interleave(size, dim=0) @ weights.q
             weights = replace(weights, q=q, k=k, v=v, o=o, o_bias=o_bias)

@@ -9,9 +9,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from headwise.attention import Rotary
 from headwise.compress import expand, group
 from headwise.compress.grouping import Method
-from headwise.hub.surgery import head_counts
+from headwise.compress.layer_by_layer import AttentionRun, LayerByLayer
+from headwise.hub.surgery import head_counts, layer_handles
 
 METHODS = get_args(Method)
 EXACT = 1e-5
@@ -19,7 +21,7 @@ EXACT = 1e-5
 Make = Callable[..., nn.Module]
 Gap = Callable[[nn.Module, nn.Module], float]
 
-KINDS = ["half-split", "interleaved", "learned", "none"]
+KINDS = ["half-split", "interleaved", "partly turned", "learned", "none"]
 
 
 @pytest.fixture
@@ -32,7 +34,10 @@ def make(make_gpt: Make, make_hf: Make) -> Make:
             return make_hf(kind, num_attention_heads=heads, num_key_value_heads=kv, **width)
         position = {"learned": "learned", "none": "none"}.get(kind, "rotary")
         shape = {"n_head": heads, "n_kv_head": kv, "d_head": 6, "position": position}
-        return make_gpt(interleaved=kind == "interleaved", bias=True, **shape)
+        model = make_gpt(interleaved=kind == "interleaved", bias=True, **shape)
+        for block in model.blocks if kind == "partly turned" else ():
+            block.attention.rotary = Rotary(6, fraction=0.7)
+        return model
 
     return build
 
@@ -69,6 +74,7 @@ def test_scrambled_heads_are_recovered_in_closed_form_and_ruined_by_the_mean(
     scrambled = scramble(expand(parent))
     assert gap(scrambled, parent) < EXACT
     assert gap(group(scrambled, 2, "closed", rows).model, parent) < EXACT
+    assert gap(group(scrambled, 2, "fitted", rows).model, parent) < EXACT
     for method in ("mean", "first", "mean+renorm"):
         assert gap(group(scrambled, 2, method).model, parent) > 0.1
 
@@ -117,6 +123,21 @@ def test_fewer_key_value_heads_of_grouped_ones(
     assert gap(result.model, parent) < EXACT
 
 
+@pytest.mark.parametrize("kind", [*KINDS, "Llama", "Cohere", "Qwen2"])
+@torch.no_grad()
+def test_fitted_heads_attend_more_as_they_did_than_those_in_closed_form(
+    kind: str, make: Make, rows: list[Tensor]
+) -> None:
+    parent = make(kind, heads=4, kv=4)
+    texts = [torch.randint(31, (16, 24), generator=torch.Generator().manual_seed(9)), *rows]
+    apart = {}
+    for method in ("mean", "closed", "fitted"):
+        made = group(parent, [2, 4], method, texts).model  # type: ignore[arg-type]
+        runs = [first_layer(model, texts[:1]) for model in (parent, made)]
+        apart[method] = float((runs[0].y - runs[1].y).square().mean() / runs[0].y.square().mean())
+    assert apart["fitted"] < apart["closed"] < apart["mean"]
+
+
 def test_each_query_head_of_a_group_keeps_its_own_map(make: Make, rows: list[Tensor]) -> None:
     # queries summed over a group would give all its heads one map
     model = group(make("half-split", heads=4, kv=4), 1, "closed", rows).model
@@ -138,3 +159,8 @@ def test_neighbouring_query_heads_share_a_key_value_head(make: Make) -> None:
     heads = joined[0].reshape(9, 4, 6)
     assert float(heads[:, 2:].abs().max()) == 0.0
     assert float(heads[:, :2].abs().min(dim=1).values.max()) > 0.0
+
+
+def first_layer(model: nn.Module, texts: list[Tensor]) -> AttentionRun:
+    handles = layer_handles(model)
+    return next(LayerByLayer(model, handles, texts).runs(handles[0]))

@@ -8,6 +8,11 @@ if TYPE_CHECKING:
     from headwise.compress.grouping import GroupResult as GroupResult
     from headwise.compress.grouping import expand as expand
     from headwise.compress.grouping import group as group
+    from headwise.compress.judge import recall_verdict as recall_verdict
+    from headwise.compress.judge import text_losses as text_losses
+    from headwise.compress.probes import passkey_scores as passkey_scores
+    from headwise.compress.probes import recall_rows as recall_rows
+    from headwise.compress.probes import recall_scores as recall_scores
     from headwise.compress.pruning import PruneResult as PruneResult
     from headwise.compress.pruning import choose as choose
     from headwise.compress.pruning import level as level
@@ -17,6 +22,8 @@ __getattr__, __all__ = lazy_exports(
     __name__,
     {
         "headwise.compress.grouping": ["GroupResult", "expand", "group"],
+        "headwise.compress.judge": ["recall_verdict", "text_losses"],
+        "headwise.compress.probes": ["passkey_scores", "recall_rows", "recall_scores"],
         "headwise.compress.pruning": ["PruneResult", "choose", "level", "prune"],
     },
 )

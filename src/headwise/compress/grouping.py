@@ -26,6 +26,7 @@ from headwise.compress.partition import (
     most_alike,
     neighbours,
 )
+from headwise.compress.refine import refined_keys
 from headwise.compress.rows import losses, rows_of
 from headwise.hub.subject import Subject
 from headwise.hub.surgery import (
@@ -38,7 +39,7 @@ from headwise.hub.surgery import (
     write_weights,
 )
 
-Method = Literal["mean", "first", "mean+renorm", "aligned", "aligned+renorm", "closed"]
+Method = Literal["mean", "first", "mean+renorm", "aligned", "aligned+renorm", "closed", "fitted"]
 Groups = Literal["contiguous", "similar"]
 
 WITHOUT_TEXT: tuple[Method, ...] = ("mean", "first", "mean+renorm")
@@ -80,9 +81,10 @@ def group(
     source: a subject, or the model itself: a GPT of ours or a Llama-shaped transformers model.
     n_kv_head: how many key/value heads to leave, in every layer or for each layer; a divisor of what it has.
     method: `mean`, `first`, `mean+renorm` look at the weights only. `aligned` and `aligned+renorm` turn heads
-        to one another first, `closed` finds the best shared head; both need calibration texts. Each layer is
-        calibrated on what the converted layers below it give. `auto` measures all of them on held-out text
-        and keeps the best.
+        to one another first, `closed` finds the best shared head, `fitted` goes on from there until every
+        head attends as nearly as it did as it can; these need calibration texts. Each layer is calibrated on
+        what the converted layers below it give. `auto` measures all of them on held-out text and keeps the
+        best.
     texts: calibration texts, some 10,000 to 50,000 tokens; or rows of token ids (B, T), which a bare model
         needs.
     groups: `contiguous` merges neighbours, `similar` the heads that are most alike; `auto` measures both.
@@ -215,8 +217,8 @@ def _convert(
         for start in range(0, weights.n_kv_head, size)
     ]
     per_member = weights.group_size
-    merged = merge_keys(weights, keys)
-    if method == "closed":
+    merged = refined_keys(handle, weights, keys, runs) if method == "fitted" else merge_keys(weights, keys)
+    if method in ("closed", "fitted"):
         merged = values.shared_values(handle, merged, size, runs)
     else:
         found = [
@@ -233,7 +235,7 @@ def _merge(handle: LayerHandle, method: Method, part: str, members: LayerWeights
     rows = members.k if part == "keys" else members.v
     if method in WITHOUT_TEXT:
         return methods.averaged(method, rows)
-    if method == "closed":
+    if method in ("closed", "fitted"):
         readers = members.q.reshape(len(rows), -1, *members.q.shape[1:])
         return methods.shared_keys(rows, readers, moments, handle)
     merge = (

@@ -16,8 +16,9 @@ from headwise.compress.subspace import shared_subspace
 from headwise.hub.surgery import LayerHandle, LayerWeights, write_weights
 
 SWEEPS = 8
-RIDGE = 1e-2
-"""How firmly the refitted output projection is held to the one it starts from."""
+RIDGES = 0.1, 0.01, 0.03, 0.3, 1.0
+"""How firmly the refitted output projection may be held to the one it starts from; the first where no text is
+left to choose by."""
 
 ROUNDING = 1e-9
 """An error so small, as a share of the energy of the output, is that of float32: there is nothing to fit."""
@@ -120,32 +121,74 @@ def _into(own: Tensor, grams: Tensor, costs: Tensor, back: Tensor, start: Tensor
 
 
 def _refitted(handle: LayerHandle, weights: LayerWeights, runs: list[AttentionRun]) -> LayerWeights:
-    """Refit the output projection to what the layer gave before, by ridge regression about where it is."""
+    """Refit the output projection to what the layer gave before, by ridge regression about where it is.
+
+    How firmly it is held there is chosen on a part of the text that the fit does not see.
+    """
     write_weights(handle, weights)
-    seen, missing = Moments(), Moments()
-    wanted = lost = 0.0
-    for run in runs:
-        now = run_again(handle, run)
-        error = run.y.double() - now.y.double()
-        f = with_one(now.joined)
-        seen.update(f)
-        missing.update(error, f)
-        wanted += float(run.y.double().square().sum())
-        lost += float(error.square().sum())
-    if lost <= ROUNDING * wanted:
+    parts = _Fit(), _Fit()
+    cut = max(1, len(runs) - len(runs) // 4)
+    for number, run in enumerate(runs):
+        parts[int(number >= cut)].update(run_again(handle, run).joined, run.y, weights)
+    both = parts[0] + parts[1]
+    if both.lost <= ROUNDING * both.wanted:
         return weights
-    moments, errors = seen.mean, missing.mean
-    if weights.o_bias is not None:
-        mean, error = moments[:, -1], errors[:, -1]
-        moments, errors = moments - torch.outer(mean, mean), errors - torch.outer(error, mean)
-    width = len(moments) - 1
-    level = RIDGE * moments.diagonal()[:width].mean()
-    firm = moments[:width, :width] + level * torch.eye(width, dtype=moments.dtype)
-    change = torch.linalg.solve(firm, errors[:, :width].T).T  # (O, H·V)
-    o = weights.o + change.reshape(len(change), weights.n_head, -1).transpose(0, 1)
-    if weights.o_bias is None:
-        return replace(weights, o=o)
-    return replace(weights, o=o, o_bias=weights.o_bias + error - change @ mean[:width])
+    ridge = RIDGES[0]
+    if parts[1].count:
+        ridge = min(RIDGES, key=lambda level: parts[1].error(parts[0].change(level)))
+        if parts[1].error(parts[0].change(ridge)) >= parts[1].lost:
+            return weights
+    change = both.change(ridge)
+    o = weights.o + change[:, :-1].reshape(len(change), weights.n_head, -1).transpose(0, 1)
+    return replace(weights, o=o, o_bias=None if weights.o_bias is None else weights.o_bias + change[:, -1])
+
+
+class _Fit:
+    """What a change of the output projection needs to be fitted and judged, summed up over a text."""
+
+    def __init__(self) -> None:
+        self.seen: Tensor | float = 0.0
+        self.missing: Tensor | float = 0.0
+        self.wanted = self.lost = 0.0
+        self.count = 0
+        self.biased = True
+
+    def update(self, joined: Tensor, y: Tensor, weights: LayerWeights) -> None:
+        """Take in what the heads give now, (B, T, H·V), and what the layer gave before, (B, T, O)."""
+        f = with_one(joined).flatten(0, 1).cpu().double()
+        wanted = y.flatten(0, 1).cpu().double()
+        o_bias = torch.zeros(wanted.shape[1]) if weights.o_bias is None else weights.o_bias
+        now = f @ torch.cat((weights.o.transpose(0, 1).flatten(1), o_bias.double().unsqueeze(1)), dim=1).T
+        error = wanted - now
+        self.biased = weights.o_bias is not None
+        self.seen = self.seen + f.T @ f
+        self.missing = self.missing + error.T @ f
+        self.wanted += float(wanted.square().sum())
+        self.lost += float(error.square().sum())
+        self.count += len(f)
+
+    def __add__(self, other: _Fit) -> _Fit:
+        made = _Fit()
+        made.seen, made.missing = self.seen + other.seen, self.missing + other.missing
+        made.wanted, made.lost = self.wanted + other.wanted, self.lost + other.lost
+        made.count, made.biased = self.count + other.count, self.biased
+        return made
+
+    def change(self, ridge: float) -> Tensor:
+        """Return the change of the output projection and its bias that fits, (O, H·V + 1)."""
+        seen, missing = torch.as_tensor(self.seen), torch.as_tensor(self.missing)
+        weight = ridge * seen.diagonal()[:-1].mean() * torch.ones(len(seen), dtype=seen.dtype)
+        if self.biased:
+            weight[-1] = 0.0  # the bias is free
+            fitted: Tensor = torch.linalg.solve(seen + torch.diag(weight), missing.T).T
+            return fitted
+        inner = torch.linalg.solve((seen + torch.diag(weight))[:-1, :-1], missing[:, :-1].T).T
+        return torch.cat((inner, torch.zeros_like(inner[:, :1])), dim=1)
+
+    def error(self, change: Tensor) -> float:
+        """Return the squared error that is left on this text after a change."""
+        seen, missing = torch.as_tensor(self.seen), torch.as_tensor(self.missing)
+        return self.lost + float(((change @ seen - 2 * missing) * change).sum())
 
 
 def _firm(gram: Tensor, members: Tensor) -> Tensor:

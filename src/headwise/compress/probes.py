@@ -1,0 +1,194 @@
+"""Retrieval, asked for plainly: keys whose values were shown, and a number hidden in a text.
+
+Letters: N rows, L tokens of a row, D pairs of key and value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from headwise.hub.subject import Subject
+from headwise.hub.surgery import next_token_logits
+
+IGNORED = -100
+
+
+@dataclass(frozen=True, eq=False)
+class Recall:
+    """Rows of tokens in which keys come again, and what has to be said there."""
+
+    ids: Tensor
+    """(N, L) int64."""
+    wanted: Tensor
+    """(N, L) int64: at a key that comes again its value, elsewhere -100."""
+    gap: Tensor
+    """(N, L) int64: tokens between that key and where it stood with its value; 0 elsewhere."""
+    pairs: int
+
+
+def recall_rows(
+    rows: int,
+    length: int,
+    pairs: int,
+    *,
+    keys: Sequence[int],
+    values: Sequence[int],
+    blank: int,
+    power: float = 0.01,
+    seed: int = 0,
+) -> Recall:
+    """Return rows of associative recall (Arora et al. 2023, arXiv:2312.04927).
+
+    A row begins with `pairs` keys, each followed by its value: D different keys, D different values. Then
+    every key comes once more, at the even positions of the rest; what has to be said there is its value. The
+    rest is blank.
+
+    keys, values: the tokens to draw from, none in both. blank: the token in between.
+    power: slot s of the rest is drawn for a key with a probability like power · s^(power - 1): 0.01 pulls the
+        questions to the front, 1 spreads them evenly.
+    seed: the same seed gives the same rows.
+
+    Raises:
+        ValueError: a length below 4 · pairs, too few keys or values, one token for two things.
+    """
+    if rows < 1 or pairs < 1 or power <= 0:
+        raise ValueError(
+            f"rows, pairs and power must be above 0, got rows={rows}, pairs={pairs}, power={power}"
+        )
+    if length < 4 * pairs:
+        raise ValueError(
+            f"length={length} is too short for {pairs} pairs: they and their questions take {4 * pairs} tokens"
+        )
+    if len(set(keys)) < pairs or len(set(values)) < pairs:
+        raise ValueError(
+            f"{pairs} pairs need as many different keys and values, got {len(set(keys))} and "
+            f"{len(set(values))}"
+        )
+    if set(keys) & set(values) or blank in {*keys, *values}:
+        raise ValueError("keys, values and blank must be different tokens")
+    generator = torch.Generator().manual_seed(seed)
+    slots = (length - 2 * pairs) // 2
+    chance = torch.arange(1, slots + 1, dtype=torch.float64) ** (power - 1)
+    ids = torch.full((rows, length), blank)
+    wanted = torch.full((rows, length), IGNORED)
+    gap = torch.zeros(rows, length, dtype=torch.int64)
+    every_key, every_value = torch.tensor(sorted(set(keys))), torch.tensor(sorted(set(values)))
+    for row in range(rows):
+        key = every_key[torch.randperm(len(every_key), generator=generator)[:pairs]]
+        value = every_value[torch.randperm(len(every_value), generator=generator)[:pairs]]
+        slot = torch.multinomial(chance, pairs, replacement=False, generator=generator)
+        first, again = 2 * torch.arange(pairs), 2 * pairs + 2 * slot
+        ids[row, first], ids[row, first + 1] = key, value
+        ids[row, again], wanted[row, again] = key, value
+        gap[row, again] = again - first
+    return Recall(ids, wanted, gap, pairs)
+
+
+@dataclass(frozen=True)
+class Score:
+    """How many answers were right."""
+
+    right: int
+    asked: int
+
+    @property
+    def share(self) -> float:
+        """The share that was right, nan if nothing was asked."""
+        return self.right / self.asked if self.asked else float("nan")
+
+
+@torch.no_grad()
+def recall_scores(
+    model: nn.Module, task: Recall, *, buckets: Sequence[int] = (), batch: int = 16
+) -> dict[tuple[int, int], Score]:
+    """Return the score of a model by the gap between a question and what it asks for.
+
+    An answer is right if the likeliest of all tokens is the value. buckets: where one range of gaps ends and
+    the next begins, rising; the ranges are half open, and the keys of the result say them.
+    """
+    edges = [0, *buckets, task.ids.shape[1] + 1]
+    if edges != sorted(set(edges)):
+        raise ValueError(f"buckets must rise between 0 and the length, got {list(buckets)}")
+    device = next(model.parameters()).device
+    right = torch.cat(
+        [
+            next_token_logits(model, part.to(device)).argmax(dim=-1).cpu() == wanted
+            for part, wanted in zip(task.ids.split(batch), task.wanted.split(batch), strict=True)
+        ]
+    )
+    asked = task.wanted != IGNORED
+    scores = {}
+    for low, high in pairwise(edges):
+        here = asked & (task.gap >= low) & (task.gap < high)
+        scores[low, high] = Score(int((right & here).sum()), int(here.sum()))
+    return scores
+
+
+@torch.no_grad()
+def passkey_scores(
+    subject: Subject,
+    filler: str,
+    *,
+    length: int,
+    depths: Sequence[float] = (0.0, 0.25, 0.5, 0.75, 1.0),
+    digits: int = 5,
+    tries: int = 10,
+    seed: int = 0,
+) -> dict[float, Score]:
+    """Return how often a model finds a number again, by the depth at which the text tells it.
+
+    The number is right if every token of it is the likeliest after those before it.
+
+    filler: text to hide the number in, repeated as often as needed. length: tokens of the whole text.
+    depths: 0 puts the number at the front, 1 just before the question.
+
+    Raises:
+        ValueError: a length that the model cannot read or that leaves no room for the number.
+    """
+    if any(not 0.0 <= depth <= 1.0 for depth in depths):
+        raise ValueError(f"depths must lie in 0 … 1, got {list(depths)}")
+    if subject.max_tokens is not None and length > subject.max_tokens:
+        raise ValueError(f"length={length} is more than the {subject.max_tokens} tokens {subject.name} reads")
+    hay = _plain(subject, filler)
+    if not hay:
+        raise ValueError("filler is empty; give text to hide the number in")
+    generator = torch.Generator().manual_seed(seed)
+    right = dict.fromkeys(depths, 0)
+    for _ in range(tries):
+        number = "".join(map(str, torch.randint(10, (digits,), generator=generator).tolist()))
+        told = _plain(subject, "\nThe pass key is ") + _plain(subject, number)
+        needle, question = told + _plain(subject, ". Remember it.\n"), told
+        room = length - len(needle) - len(question)
+        if room < 0:
+            raise ValueError(
+                f"length={length} is too short: telling the number and asking for it takes "
+                f"{len(needle) + len(question)} tokens"
+            )
+        text = (hay * (room // len(hay) + 1))[:room]
+        answer = len(_plain(subject, number))
+        for depth in depths:
+            cut = round(room * depth)
+            ids = torch.tensor([text[:cut] + needle + text[cut:] + question], device=subject.device)
+            said = next_token_logits(subject.model, ids)[0, -answer - 1 : -1].argmax(dim=-1)
+            right[depth] += int(bool((said == ids[0, -answer:]).all()))
+    return {depth: Score(count, tries) for depth, count in right.items()}
+
+
+def _plain(subject: Subject, text: str) -> list[int]:
+    return [token for token in subject.encode(text) if token not in subject.special_ids]
+
+
+def completes_bigram(ids: Tensor) -> Tensor:
+    """Say of each token but the first of rows (N, L) whether it follows as it did before: (N, L - 1) bool.
+
+    True where the pair of the token before and this one stood earlier in the row (Arora et al. 2023 call it
+    an associative recall hit).
+    """
+    before, after = ids[:, :-1], ids[:, 1:]
+    same = (before.unsqueeze(2) == before.unsqueeze(1)) & (after.unsqueeze(2) == after.unsqueeze(1))
+    return same.tril(-1).any(dim=2)
