@@ -90,6 +90,7 @@ def view_data(
     source: str = "",
     prompt: int | None = None,
     most_cells: int = MOST_CELLS,
+    planned_heads: int | None = None,
 ) -> ViewData:
     """Run a model on a text and gather what its heads do there.
 
@@ -97,6 +98,7 @@ def view_data(
     source says in words what they are. ablation: the table of `heads.ablate`, with how it silenced. heads: by
     layer, the numbers that its heads had before others were removed. prompt: how many tokens were given,
     where the model wrote the rest. most_cells: how many weights the page may hold; see `panes.plan`.
+    planned_heads: for how many heads there has to be room, where those of another model stand beside these.
 
     Raises ValueError for a text without tokens or with more than the model or a page can take, and for
     numbers of heads that do not fit.
@@ -111,7 +113,8 @@ def view_data(
     batch = subject.batch([ids])
     causal = subject.causal
     count = sum(layer.n_head for layer in subject.layers)
-    gathered = _Gathered(len(ids), len(ids), count, most_cells, causal=causal)
+    room = count if planned_heads is None else planned_heads
+    gathered = _Gathered(len(ids), len(ids), room, most_cells, causal=causal)
     norms: list[NDArray[np.float32]] = []
 
     def look(call: AttentionCall) -> None:
