@@ -50,8 +50,8 @@ def view(
 ) -> None:
     """Write a page on which to pick a head, see what it does and read what it is worth.
 
-    It is one file and opens in any browser, without a network: all heads at a glance, each with its role; the chosen ones
-    large; over the text, what each token looks at and who looks at it; and what silencing a head costs.
+    It is one file and opens in any browser, without a network: all heads at a glance, each with its role; the
+    chosen ones large; over the text, what each token looks at and who looks at it; what silencing each costs.
     """
     if text is None and data is None:
         raise ValueError("view needs something to look at: give --text '…', or --data with a corpus")
