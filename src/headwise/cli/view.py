@@ -69,12 +69,14 @@ def view(
     where = pick_device(device)
     subject = open_subject(model, where)
     other = None if beside is None else open_subject(beside, where)
-    measured = None
+    measured, measured_on = None, ""
     if data is not None:
         from headwise.heads.texts import sample_texts
         from headwise.text import open_corpus
 
-        measured = sample_texts(subject, open_corpus(data), texts=texts, length=length)
+        corpus = open_corpus(data)
+        measured = sample_texts(subject, corpus, texts=texts, length=length)
+        measured_on = f"{corpus.name}: {len(measured)} × {max(map(len, measured))}"
     shown = text if text is not None else (measured or [])[0]
     heads = sum(layer.n_head for one in (subject, other) if one is not None for layer in one.layers)
 
@@ -86,7 +88,7 @@ def view(
             ablation=None if measured is None else _ablation(one, measured, silence, quiet),
             how=silence,
             title=title if one is subject else None,
-            source="" if measured is None else f"{data}: {len(measured)} × {length}",
+            source=measured_on,
             planned_heads=heads,
         )
 

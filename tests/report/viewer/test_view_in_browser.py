@@ -495,6 +495,23 @@ def test_group_mates_are_named_and_chosen(open_page: Callable[..., Any], subject
     assert page.pressed() == ["1.2"]
 
 
+def test_of_two_texts_one_may_look_at_the_other(open_page: Callable[..., Any]) -> None:
+    weights = np.random.default_rng(2).dirichlet(np.ones(9), size=(1, 1, 9))
+    page = open_page(HeadView(weights_data(weights, list("abcdABCDE"), second=4)))
+    assert page.find(".token").count() == 9
+    page.set("pair", "ba")
+    assert page.find('[data-side="query"] .token').all_inner_texts() == list("ABCDE")
+    assert page.find('[data-side="key"] .token').all_inner_texts() == list("abcd")
+    np.testing.assert_allclose(page.matrix(5, 4), weights[0, 0, 4:, :4], atol=STEP)
+    page.token(1, "query").click()
+    assert page.list("out")[0][0] == "abcd"[weights[0, 0, 5, :4].argmax()]
+    page.page.reload()
+    page.page.wait_for_function("() => performance.getEntriesByName('headwise-ready').length > 0")
+    assert page.find('.token[aria-selected="true"]').inner_text() == "B"
+    page.set("pair", "all")
+    assert page.find('[data-side="both"] .token').count() == 9
+
+
 def test_two_models_are_compared_head_by_head(open_page: Callable[..., Any]) -> None:
     labels = [f"w{i}" for i in range(12)]
     seen = np.tri(12, dtype=bool)

@@ -58,6 +58,7 @@ def _packed(data: ViewData) -> dict[str, Any]:
         "how": data.how,
         "notes": list(data.notes),
         "prompt": data.prompt,
+        "second": data.second,
         "queries": _tokens(data.queries),
         "keys": None if data.keys is None else _tokens(data.keys),
         "layers": [

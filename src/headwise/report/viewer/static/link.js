@@ -1,7 +1,7 @@
 // The selection as the part of an address after #, and back. What is not understood is left as it was.
 
 const FLAGS = ["hideFirst", "hideSpecial", "words", "table", "locked", "several"];
-const CHOICES = { model: ["a", "b", "difference"], combine: ["sum", "max", "value"], direction: ["both", "out", "in"], scale: ["sqrt", "linear", "log"], language: Object.keys(STRINGS), theme: ["auto", "light", "dark"] };
+const CHOICES = { pair: ["all", "aa", "ab", "ba", "bb"], model: ["a", "b", "difference"], combine: ["sum", "max", "value"], direction: ["both", "out", "in"], scale: ["sqrt", "linear", "log"], language: Object.keys(STRINGS), theme: ["auto", "light", "dark"] };
 
 function toHash(state) {
   const parts = new URLSearchParams();
@@ -23,8 +23,8 @@ function fromHash(hash, stores) {
   const chosen = parts.get("heads").split("_").filter((name) => store.byName.has(name));
   if (chosen.length) changes.chosen = [...new Set(chosen)];
   const [, side, token] = /^(both|query|key)\.(\d+)$/.exec(parts.get("token") ?? "") ?? [];
-  const sides = store.data.keys === null ? ["both"] : ["query", "key"];
-  const tokens = side === "key" ? store.data.keys : store.data.queries;
+  const sides = ["both", "query", "key"];  // which of them there are is settled when the map is made
+  const tokens = side === "key" ? store.data.keys ?? store.data.queries : store.data.queries;
   if (sides.includes(side) && Number(token) < tokens.labels.length) Object.assign(changes, { side, token: Number(token) });
   if (store.columns.has(parts.get("colour"))) changes.colour = parts.get("colour");
   const pane = Number(parts.get("pane") ?? 0);

@@ -9,9 +9,10 @@ function mapTitle(view) {
   const how = shown.byValue ? t("value") : heads.length > 1 ? t(state.combine === "max" ? "max" : "sum") : null;
   const left = [state.hideFirst && t("hideFirst"), state.hideSpecial && t("hideSpecial")].filter(Boolean);
   if (left.length && shown.block === 1) left.push(t("renormalised"));
+  const side = pairSides(store.data, state)[0] && t(`pair:${state.pair}`);
   const merged = state.words && shown.block === 1 ? t("words") : null;
   const model = store.minus ? t("minus", store.b.data.title, store.a.data.title) : view.stores.b ? store.data.title : null;
-  return [names, model, how, merged, ...(shown.block === 1 ? left : []), shown.block > 1 && t("blocks", shown.block)].filter(Boolean).join(" · ");
+  return [names, model, side, how, merged, ...(shown.block === 1 ? left : []), shown.block > 1 && t("blocks", shown.block)].filter(Boolean).join(" · ");
 }
 
 function mapLook(view, chosen) {

@@ -109,6 +109,22 @@ function asShares(matrix, rows, columns) {
   }
 }
 
+// Of two texts in one: which of them looks, and which is looked at; null for both.
+function pairSides(data, state) {
+  const pane = data.panes[state.pane];
+  const both = data.second !== null && pane.rows[0] < data.second && data.second < pane.rows[1] && pane.block === 1;
+  return both && state.pair !== "all" ? [...state.pair] : [null, null];
+}
+
+const ofSide = (data, place, side) => !side || (place.from < data.second) === (side === "a");
+
+function part(matrix, rows, columns, rowsKept, columnsKept) {
+  if (rows.length === rowsKept.length && columns.length === columnsKept.length) return matrix;
+  const [top, left] = [rows.indexOf(rowsKept[0]), columns.indexOf(columnsKept[0])];
+  return Float32Array.from({ length: rowsKept.length * columnsKept.length }, (_, at) =>
+    matrix[(top + Math.floor(at / columnsKept.length)) * columns.length + left + (at % columnsKept.length)]);
+}
+
 // The whole of it. `top` is the value at the end of the colours; where `signed`, −top is at their other end.
 function shownMap(store, state) {
   if (store.minus) {
@@ -135,11 +151,14 @@ function shownMap(store, state) {
   });
   const matrix = combined(matrices, byValue ? "sum" : state.combine);
   if (byValue) asShares(matrix, rowPlaces.length, columnPlaces.length);
+  const [looking, looked] = pairSides(data, state);
+  const rowsKept = rowPlaces.filter((place) => ofSide(data, place, looking));
+  const columnsKept = columnPlaces.filter((place) => ofSide(data, place, looked));
   const top = !byValue && state.combine === "sum" ? state.chosen.length : 1;
   return shownAs({
-    matrix, rows: rowPlaces, columns: columnPlaces, top, byValue, block: pane.block, hides: hidden.length > 0,
+    matrix: part(matrix, rowPlaces, columnPlaces, rowsKept, columnsKept), rows: rowsKept, columns: columnsKept, top, byValue, block: pane.block, hides: hidden.length > 0,
     window: pane.columns[1] - pane.columns[0] < (data.keys ?? data.queries).labels.length,
-    square: data.keys === null,
+    square: data.keys === null && !looking,
     signed: false,
   });
 }

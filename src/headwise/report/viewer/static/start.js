@@ -17,7 +17,7 @@ class View {
     const { data } = store;
     const first = this.mostTelling();
     this.state = {
-      model: "a", pane: 0, chosen: [first], focus: first, several: false, combine: "sum", colour: "strength", direction: "both", scale: "sqrt",
+      model: "a", pane: 0, chosen: [first], focus: first, pair: "all", several: false, combine: "sum", colour: "strength", direction: "both", scale: "sqrt",
       side: data.keys === null ? "both" : "query", token: data.panes[0].rows[1] - 1, locked: false,
       hideFirst: false, hideSpecial: false, words: false, table: false,
       language: (navigator.language || "en").startsWith("ko") ? "ko" : "en", theme: "auto",
@@ -27,12 +27,14 @@ class View {
     this.ticket = 0;
   }
 
-  // The first head to look at: the one with the clearest role.
+  // The first head to look at: that of the first rule that any head fits, and of those the clearest.
   mostTelling() {
     const { heads, data } = this.store;
-    const strength = (head) => (data.roles[head.index].role ? this.store.number("strength", head) || 0 : -1);
-    const best = heads.reduce((a, b) => (strength(b) > strength(a) ? b : a));
-    return `${best.layer}.${best.head}`;
+    const rank = (head) => {
+      const at = data.rules.findIndex((rule) => rule.name === data.roles[head.index].role);
+      return (at < 0 ? data.rules.length : at) - (this.store.number("strength", head) || 0) / 2;
+    };
+    return nameOf(heads.reduce((a, b) => (rank(b) < rank(a) ? b : a)));
   }
 
   // The model on show, or the difference of two.
@@ -56,10 +58,11 @@ class View {
     const ticket = ++this.ticket;
     await this.store.load(state.pane, state.chosen.map((name) => this.store.byName.get(name)), state.combine === "value");
     if (ticket !== this.ticket) return;
-    const { rows, columns } = this.store.data.panes[state.pane];
-    const [start, end] = state.side === "key" ? columns : rows;
-    state.token = Math.min(Math.max(state.token, start), end - 1);
     this.shown = shownMap(this.store, state);
+    if (this.shown.square) state.side = "both";
+    else if (state.side === "both") state.side = "query";
+    const places = state.side === "key" ? this.shown.columns : this.shown.rows;
+    state.token = Math.min(Math.max(state.token, places[0].from), places.at(-1).to - 1);
     this.pointed = null;
     const only = Object.keys(changes).every((name) => name === "chosen" || name === "focus");
     if (only && this.grid && this.grid.isConnected) this.drawHeads();

@@ -26,6 +26,7 @@ function textPanel(view) {
     el("div", { class: "head-line" }, el("h2", {}, t("text")),
       el("div", { class: "controls" },
         data.panes.length > 1 && choice(t("pane"), panes, String(state.pane), (pane) => view.update({ pane: Number(pane) }), { "data-role": "pane" }),
+        data.second !== null && shown.block === 1 && choice(t("pair"), CHOICES.pair.map((name) => [name, t(`pair:${name}`)]), state.pair, (pair) => view.update({ pair }), { "data-role": "pair" }),
         choice(t("direction"), ["both", "out", "in"].map((name) => [name, t(name)]), state.direction, (direction) => view.update({ direction }), { "data-role": "direction" }),
         shown.block === 1 && toggle(t("words"), state.words, (words) => view.update({ words }), { title: t("wordsHint"), "data-role": "words" }),
         toggle(t("lock"), state.locked, (locked) => view.update({ locked }), { "data-role": "lock" }))),
