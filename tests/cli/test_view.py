@@ -60,6 +60,13 @@ def test_view_measures_on_a_corpus_and_silences(
     assert "corpus.txt: 3" in page
 
 
+def test_view_puts_another_model_beside(headwise: Callable[..., Any], folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "page.html"
+    done = headwise("view", folder, "--text", "abc abc", "--beside", folder, "-o", out)
+    assert (done.code, done.err) == (0, "")
+    assert '"other":{' in out.read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

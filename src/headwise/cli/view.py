@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from headwise.cli.options import Device, Json, Quiet
+
+if TYPE_CHECKING:
+    import pandas
+
+    from headwise.hub import Subject
+    from headwise.report.viewer import ViewData
+
+Silence = Literal["no", "zero", "mean", "resample"]
 
 
 def view(
@@ -25,10 +33,14 @@ def view(
         ),
     ] = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="The page to write.")] = Path("heads.html"),
+    beside: Annotated[
+        str | None,
+        typer.Option(help="Another model with the same tokenizer, to be compared head by head."),
+    ] = None,
     texts: Annotated[int, typer.Option(help="How many pieces of --data to measure on.")] = 32,
     length: Annotated[int, typer.Option(help="Tokens in each of them, as far as the model reads.")] = 256,
     silence: Annotated[
-        Literal["no", "zero", "mean", "resample"],
+        Silence,
         typer.Option(help="Also measure what each head is worth, by silencing it this way (needs --data)."),
     ] = "no",
     title: Annotated[str | None, typer.Option(help="The page's heading. Default: the model's name.")] = None,
@@ -36,10 +48,10 @@ def view(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Write one self-contained page about the heads of a model.
+    """Write a page on which to pick a head, see what it does and read what it is worth.
 
-    It opens in any browser, without a network: all heads at a glance, each with its role; the chosen ones
-    large; over the text, what each token looks at and who looks at it; and what silencing a head costs.
+    It is one file and opens in any browser, without a network: all heads at a glance, each with its role; the
+    chosen ones large; over the text, what each token looks at and who looks at it; what silencing each costs.
     """
     if text is None and data is None:
         raise ValueError("view needs something to look at: give --text '…', or --data with a corpus")
@@ -54,32 +66,33 @@ def view(
     from headwise.model.device import pick_device
     from headwise.report.viewer import HeadView, view_data
 
-    subject = open_subject(model, pick_device(device))
-    measured = None
+    where = pick_device(device)
+    subject = open_subject(model, where)
+    other = None if beside is None else open_subject(beside, where)
+    measured, measured_on = None, ""
     if data is not None:
         from headwise.heads.texts import sample_texts
         from headwise.text import open_corpus
 
-        measured = sample_texts(subject, open_corpus(data), texts=texts, length=length)
+        corpus = open_corpus(data)
+        measured = sample_texts(subject, corpus, texts=texts, length=length)
+        measured_on = f"{corpus.name}: {len(measured)} × {max(map(len, measured))}"
     shown = text if text is not None else (measured or [])[0]
-    ablation = None
-    if silence != "no" and measured is not None:
-        from headwise.heads import ablate
+    heads = sum(layer.n_head for one in (subject, other) if one is not None for layer in one.layers)
 
-        if subject.predicts == "nothing":
-            raise ValueError(f"--silence measures a loss, but {model} predicts nothing; leave it out")
-        ablation = ablate(subject, measured, how=silence, on_progress=None if quiet else _say).table
-    page = HeadView(
-        view_data(
-            subject,
+    def look(one: Subject) -> ViewData:
+        return view_data(
+            one,
             shown,
             texts=measured,
-            ablation=ablation,
+            ablation=None if measured is None else _ablation(one, measured, silence, quiet),
             how=silence,
-            title=title,
-            source="" if measured is None else f"{data}: {len(measured)} × {length}",
+            title=title if one is subject else None,
+            source=measured_on,
+            planned_heads=heads,
         )
-    )
+
+    page = HeadView(look(subject), None if other is None else look(other))
     page.save(out)
     size = out.stat().st_size
     if as_json:
@@ -92,6 +105,19 @@ def view(
         typer.echo(json.dumps(result, ensure_ascii=False))
     elif not quiet:
         typer.echo(f"wrote {out} ({size / 1e6:.1f} MB): open it in a browser")
+
+
+def _ablation(
+    subject: Subject, texts: list[list[int]], silence: Silence, quiet: bool
+) -> pandas.DataFrame | None:
+    """Measure what each head is worth, if that is asked for."""
+    if silence == "no":
+        return None
+    if subject.predicts == "nothing":
+        raise ValueError(f"--silence measures a loss, but {subject.name} predicts nothing; leave it out")
+    from headwise.heads import ablate
+
+    return ablate(subject, texts, how=silence, on_progress=None if quiet else _say).table
 
 
 def _say(done: int, total: int) -> None:

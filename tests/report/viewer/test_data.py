@@ -117,3 +117,13 @@ def test_weights_of_any_origin(subject: Subject) -> None:
         weights_data(weights * 3, list("abcd"), key_labels=list("ABCDE"))
     with pytest.raises(ValueError, match="one text per token"):
         weights_data(weights, list("abc"), key_labels=list("ABCDE"))
+
+
+def test_models_of_other_tokens_or_pieces_are_not_put_side_by_side(subject: Subject) -> None:
+    first = view_data(subject, "abc")
+    with pytest.raises(ValueError, match="cut the text into different tokens"):
+        packed(first, view_data(subject, "abd"))
+    long = "abc " * 40
+    with pytest.raises(ValueError, match="show different pieces"):
+        packed(view_data(subject, long), view_data(subject, long, most_cells=20_000))
+    assert packed(first, first)["other"]["title"] == "tiny"

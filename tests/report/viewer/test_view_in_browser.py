@@ -495,6 +495,60 @@ def test_group_mates_are_named_and_chosen(open_page: Callable[..., Any], subject
     assert page.pressed() == ["1.2"]
 
 
+def test_of_two_texts_one_may_look_at_the_other(open_page: Callable[..., Any]) -> None:
+    weights = np.random.default_rng(2).dirichlet(np.ones(9), size=(1, 1, 9))
+    page = open_page(HeadView(weights_data(weights, list("abcdABCDE"), second=4)))
+    assert page.find(".token").count() == 9
+    page.set("pair", "ba")
+    assert page.find('[data-side="query"] .token').all_inner_texts() == list("ABCDE")
+    assert page.find('[data-side="key"] .token').all_inner_texts() == list("abcd")
+    np.testing.assert_allclose(page.matrix(5, 4), weights[0, 0, 4:, :4], atol=STEP)
+    page.token(1, "query").click()
+    assert page.list("out")[0][0] == "abcd"[weights[0, 0, 5, :4].argmax()]
+    page.page.reload()
+    page.page.wait_for_function("() => performance.getEntriesByName('headwise-ready').length > 0")
+    assert page.find('.token[aria-selected="true"]').inner_text() == "B"
+    page.set("pair", "all")
+    assert page.find('[data-side="both"] .token').count() == 9
+
+
+def test_two_models_are_compared_head_by_head(open_page: Callable[..., Any]) -> None:
+    labels = [f"w{i}" for i in range(12)]
+    seen = np.tri(12, dtype=bool)
+    a, b = random_weights(2, 3, 12), random_weights(2, 3, 12, seed=1)
+    view = HeadView(
+        weights_data(a, labels, visible=seen, title="before"),
+        weights_data([b[0], b[1, [0, 2]]], labels, visible=seen, title="after", heads={1: [0, 2]}),
+    )
+    page = open_page(view)
+    assert page.find(".gap").count() == 0
+    page.head(1, 1).click()
+    page.settle()
+    page.set("model", "b")
+    assert page.find(".gap").count() == 1
+    assert "1.1" not in page.pressed()
+    page.head(1, 2).click()
+    page.settle()
+    np.testing.assert_allclose(np.nan_to_num(page.matrix(12, 12)), b[1, 2], atol=STEP)
+    page.set("model", "difference")
+    assert page.pressed() == ["1.2"]
+    np.testing.assert_allclose(np.nan_to_num(page.matrix(12, 12)), b[1, 2] - a[1, 2], atol=2 * STEP)
+    assert "after minus before" in page.find(".map-title").inner_text()
+    page.token(9).hover()
+    changes = b[1, 2, 9] - a[1, 2, 9]
+    largest = int(np.abs(changes).argmax())
+    first = page.list("out")[0]
+    assert first[1] == str(largest)
+    assert float(first[2].replace("−", "-")) == pytest.approx(changes[largest], abs=2 * STEP)
+    row = next(row for row in page.copied("heads") if (row["layer"], row["head"]) == (1, 2))
+    tables = [data.table.set_index(["layer", "head"]) for data in (view.beside, view.data) if data]
+    wanted = tables[0].loc[(1, 2), "entropy"] - tables[1].loc[(1, 2), "entropy"]
+    assert row["entropy"] == pytest.approx(wanted, abs=1e-5)
+    page.page.reload()
+    page.page.wait_for_function("() => performance.getEntriesByName('headwise-ready').length > 0")
+    assert page.find('[data-role="model"]').input_value() == "difference"
+
+
 @pytest.mark.parametrize("fragment", ["", "#heads=0.0_1.1&with=table_several&language=ko&theme=dark"])
 def test_axe_finds_no_fault(open_page: Callable[..., Any], fragment: str) -> None:
     found = importlib.util.find_spec("axe_playwright_python")

@@ -68,6 +68,8 @@ class ViewData:
     causal: bool = True
     source: str = ""
     """What the statistics were measured on, in words."""
+    second: int | None = None
+    """Where the second text begins, where two were given as one."""
     prompt: int | None = None
     """How many tokens were given, where the model wrote the rest."""
     notes: tuple[str, ...] = field(default=())
@@ -89,14 +91,18 @@ def view_data(
     title: str | None = None,
     source: str = "",
     prompt: int | None = None,
+    second: int | None = None,
     most_cells: int = MOST_CELLS,
+    planned_heads: int | None = None,
 ) -> ViewData:
     """Run a model on a text and gather what its heads do there.
 
     text: to be shown, as text or token ids. texts: what the statistics are measured on, by default the text;
     source says in words what they are. ablation: the table of `heads.ablate`, with how it silenced. heads: by
     layer, the numbers that its heads had before others were removed. prompt: how many tokens were given,
-    where the model wrote the rest. most_cells: how many weights the page may hold; see `panes.plan`.
+    where the model wrote the rest. second: where a second text begins. most_cells: how many weights the page
+    may hold; see `panes.plan`.
+    planned_heads: for how many heads there has to be room, where those of another model stand beside these.
 
     Raises ValueError for a text without tokens or with more than the model or a page can take, and for
     numbers of heads that do not fit.
@@ -111,7 +117,8 @@ def view_data(
     batch = subject.batch([ids])
     causal = subject.causal
     count = sum(layer.n_head for layer in subject.layers)
-    gathered = _Gathered(len(ids), len(ids), count, most_cells, causal=causal)
+    room = count if planned_heads is None else planned_heads
+    gathered = _Gathered(len(ids), len(ids), room, most_cells, causal=causal)
     norms: list[NDArray[np.float32]] = []
 
     def look(call: AttentionCall) -> None:
@@ -145,7 +152,8 @@ def view_data(
         how=how,
         causal=causal,
         source=source,
-        prompt=prompt,
+        prompt=_within("prompt", prompt, len(ids)),
+        second=_within("second", second, len(ids)),
     )
 
 
@@ -157,6 +165,7 @@ def weights_data(
     visible: Any = None,
     table: pd.DataFrame | None = None,
     heads: Mapping[int, Sequence[int]] | None = None,
+    second: int | None = None,
     title: str = "attention",
     most_cells: int = MOST_CELLS,
 ) -> ViewData:
@@ -164,7 +173,7 @@ def weights_data(
 
     weights, labels, key_labels, visible: as for `report.maps.attention_maps`. table: statistics of the heads,
     as `heads.statistics` gives; by default those that the weights themselves tell. heads: by layer, the
-    numbers that its heads had before others were removed.
+    numbers that its heads had before others were removed. second: where a second text begins.
 
     Raises ValueError for weights that `attention_maps` refuses and for numbers of heads that do not fit.
     """
@@ -195,6 +204,7 @@ def weights_data(
         roles=roles(table),
         curves=gathered.curves,
         causal=causal,
+        second=_within("second", second, len(labels) if key_labels is None else 0),
     )
 
 
@@ -213,6 +223,12 @@ class _Gathered:
                 pane.layers.append([])
             pane.layers[-1].append(pane.cut(weights, seen))
         self.curves.append(binned(entropies(weights)))
+
+
+def _within(name: str, at: int | None, tokens: int) -> int | None:
+    if at is not None and not 0 < at < tokens:
+        raise ValueError(f"{name} must lie within the text of {tokens} tokens, got {at}")
+    return at
 
 
 def _numbers(heads: Mapping[int, Sequence[int]] | None, layer: int, count: int) -> tuple[int, ...]:

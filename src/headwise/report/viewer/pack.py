@@ -22,11 +22,31 @@ from headwise.report.viewer.pieces import Tokens
 _LEVEL = 6
 
 
-def packed(data: ViewData) -> dict[str, Any]:
+def packed(data: ViewData, beside: ViewData | None = None) -> dict[str, Any]:
     """Return what the page's script is given.
 
-    Raises ValueError if a head has no row, or more than one, in the table of statistics.
+    Raises ValueError if a head has no row, or more than one, in a table, and for a model beside it that has
+    other tokens or other panes.
     """
+    island = _packed(data)
+    if beside is None:
+        return island
+    if (data.queries, data.keys) != (beside.queries, beside.keys):
+        raise ValueError(
+            f"{data.title} and {beside.title} cut the text into different tokens, so their maps cannot be "
+            "compared; give two models with the same tokenizer"
+        )
+    if [(p.rows, p.columns, p.block, p.triangle) for p in data.panes] != [
+        (p.rows, p.columns, p.block, p.triangle) for p in beside.panes
+    ]:
+        raise ValueError(
+            f"{data.title} and {beside.title} show different pieces of the text; "
+            "make both with the same planned_heads"
+        )
+    return {**island, "other": _packed(beside)}
+
+
+def _packed(data: ViewData) -> dict[str, Any]:
     numbers = _numbers(data)
     columns = [name for name in numbers.columns if name not in ("layer", "head")]
     counts = [len(layer.heads) for layer in data.layers]
@@ -38,6 +58,7 @@ def packed(data: ViewData) -> dict[str, Any]:
         "how": data.how,
         "notes": list(data.notes),
         "prompt": data.prompt,
+        "second": data.second,
         "queries": _tokens(data.queries),
         "keys": None if data.keys is None else _tokens(data.keys),
         "layers": [

@@ -24,6 +24,7 @@ from headwise.report.viewer.pack import packed
 SCRIPTS = (
     "strings.js",
     "decode.js",
+    "difference.js",
     "colour.js",
     "shown.js",
     "elements.js",
@@ -44,6 +45,8 @@ class HeadView:
     """The page. A notebook shows it; `save` writes it to a file."""
 
     data: ViewData
+    beside: ViewData | None = None
+    """Another model on the same tokens; then their difference can be seen as well."""
 
     def html(self) -> str:
         """Return the whole page."""
@@ -60,20 +63,22 @@ class HeadView:
 
     @cached_property
     def _island(self) -> Markup:
-        return htmlsafe_json_dumps(packed(self.data), separators=(",", ":"))
+        return htmlsafe_json_dumps(packed(self.data, self.beside), separators=(",", ":"))
 
 
 def view(
     source: Subject | nn.Module | str | Path,
     text: str | Sequence[int],
     *,
+    beside: Subject | str | Path | None = None,
     tokenizer: Any = None,
     **options: Any,
 ) -> HeadView:
     """Show what the heads of a model do on a text.
 
     source: a `Subject`; a model folder or name as `hub.open_subject` takes it; or a model in memory, with its
-    tokenizer. options: see `view_data`.
+    tokenizer. beside: another model to compare with, such as the same one after training or pruning; both
+    have to cut the text into the same tokens. options: see `view_data`.
 
     Raises ValueError for a text that is empty or too long, TypeError for a model without its tokenizer, and
     what `open_subject` raises.
@@ -85,7 +90,12 @@ def view(
     elif tokenizer is not None:
         raise TypeError("tokenizer goes with a model in memory; a Subject, folder or name has its own")
     subject = source if isinstance(source, Subject) else open_subject(source)
-    return HeadView(view_data(subject, text, **options))
+    if beside is None:
+        return HeadView(view_data(subject, text, **options))
+    other = beside if isinstance(beside, Subject) else open_subject(beside)
+    heads = sum(layer.n_head for one in (subject, other) for layer in one.layers)
+    first = view_data(subject, text, planned_heads=heads, **options)
+    return HeadView(first, view_data(other, text, planned_heads=heads, **options))
 
 
 def view_weights(weights: Any, labels: Sequence[str], **options: Any) -> HeadView:

@@ -8,7 +8,20 @@ function cardPanel(view) {
   return el("section", { class: "panel card" },
     el("h2", {}, `${t("card")}: ${roleName(view, head)}`),
     el("p", { class: "quiet" }, headName(view, head)),
-    roleLines(view, head), worth(view, head), mates(view, head), pairs(view), curve(view, head), statistics(view, head));
+    ...(store.minus ? [rolesOfBoth(view, head), pairs(view)]
+      : [roleLines(view, head), worth(view, head), mates(view, head), pairs(view), curve(view, head)]),
+    statistics(view, head));
+}
+
+function rolesOfBoth(view, head) {
+  const { a, b } = view.stores;
+  const line = (store) => {
+    const there = store.byName.get(nameOf(head));
+    const { role } = store.data.roles[there.index];
+    const name = role ? view.t(`role:${role}`).replace(/^role:/, "") : view.t("noRole");
+    return el("div", {}, el("dt", {}, store.data.title), el("dd", {}, `${name} ${shownNumber(store.number("strength", there))}`));
+  };
+  return el("dl", { class: "facts" }, line(a), line(b));
 }
 
 // Evidence in numbers, so that it reads in any language.
@@ -66,22 +79,24 @@ function mates(view, head) {
     })));
 }
 
+const byStrength = (a, b) => Math.abs(b[0]) - Math.abs(a[0]) || a[1] - b[1] || a[2] - b[2];
+
 function pairs(view) {
   const { shown, t } = view;
   const found = [];
   let least = 0;
   for (let at = 0; at < shown.matrix.length; at++) {
     const value = shown.matrix[at];
-    if (!(value > least)) continue;
+    if (!((shown.signed ? Math.abs(value) : value) > least)) continue;
     found.push([value, Math.floor(at / shown.columns.length), at % shown.columns.length]);
     if (found.length >= 4 * MOST_PAIRS) {
-      found.sort((a, b) => b[0] - a[0] || a[1] - b[1] || a[2] - b[2]);
+      found.sort(byStrength);
       found.length = MOST_PAIRS;
-      least = found.at(-1)[0];
+      least = Math.abs(found.at(-1)[0]);
     }
   }
-  found.sort((a, b) => b[0] - a[0] || a[1] - b[1] || a[2] - b[2]);
-  const lines = found.slice(0, MOST_PAIRS).map(([value, row, column]) => [named(shown.rows[row]), named(shown.columns[column]), shownNumber(value)]);
+  found.sort(byStrength);
+  const lines = found.slice(0, MOST_PAIRS).map(([value, row, column]) => [named(shown.rows[row]), named(shown.columns[column]), valueText(shown, value)]);
   return dataTable(t("pairs"), [t("from"), t("to"), t(shown.byValue ? "share" : "weight")], lines, { class: "data pairs" });
 }
 
@@ -105,9 +120,11 @@ const FIRST_STATISTICS = ["previous", "self", "next", "first", "special", "induc
 function statistics(view, head) {
   const { store, t } = view;
   const names = store.data.columns.filter((name) => !name.endsWith("_uniform") && !["strength", "delta", "low", "high"].includes(name));
-  const line = (name) => [columnName(view, name), shownNumber(store.number(name, head)),
-    store.columns.has(`${name}_uniform`) ? shownNumber(store.number(`${name}_uniform`, head)) : ""];
-  const heads = [t("statistic"), t("here"), t("uniform")];
+  const inA = store.minus && store.a.byName.get(nameOf(head));
+  const line = (name) => (store.minus ? [columnName(view, name), shownNumber(store.a.number(name, inA)),
+    shownNumber(store.b.number(name, head)), signedNumber(store.number(name, head))] : [columnName(view, name), shownNumber(store.number(name, head)),
+    store.columns.has(`${name}_uniform`) ? shownNumber(store.number(`${name}_uniform`, head)) : ""]);
+  const heads = store.minus ? [t("statistic"), store.a.data.title, store.b.data.title, t("difference")] : [t("statistic"), t("here"), t("uniform")];
   const first = FIRST_STATISTICS.filter((name) => names.includes(name) && Number.isFinite(store.number(name, head)));
   const rest = names.filter((name) => !first.includes(name));
   const caption = `${t("statistics")} – ${t("statisticsOf", store.data.source || t("onText"))}`;

@@ -24,9 +24,9 @@ function ink(hex) {
 // How a column of numbers is placed on colours: those that mean better and worse have 0 in the middle.
 const SIGNED = new Set(["retrieval_low", "retrieval_high", "delta", "low", "high", "delta_first", "delta_copied", "delta_punctuation", "delta_other", "delta_retrieval", "predicted"]);
 
-function columnColours(data, name, values) {
-  const known = [...values].filter(Number.isFinite);
-  if (SIGNED.has(name)) {
+function columnColours(data, name, values, signed) {
+  const known = values.filter(Number.isFinite);
+  if (signed || SIGNED.has(name)) {
     const most = Math.max(...known.map(Math.abs), 0) || 1;
     return { low: -most, high: most, palette: data.palettes.signed };
   }

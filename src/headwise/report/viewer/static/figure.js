@@ -81,8 +81,9 @@ function colouredCells(shown, scale, palette, hiddenColour) {
   const image = context.createImageData(bitmap.width, bitmap.height);
   const parts = palette.map(rgb);
   const blank = rgb(hiddenColour);
+  const place = (value) => (shown.signed ? 0.5 + 0.5 * Math.sign(value) * level(Math.abs(value), shown.top, scale) : level(value, shown.top, scale));
   const colours = Array.from(shown.matrix, (value, at) => {
-    const step = value === value ? Math.round(level(value, shown.top, scale) * 255) : -1;
+    const step = value === value ? Math.round(place(value) * 255) : -1;
     const [r, g, b] = step < 0 ? blank : parts[step];
     const to = at * 4;
     image.data[to] = r;

@@ -31,17 +31,21 @@ function spoken(view, head) {
 function gridPanel(view) {
   const { store, state, t } = view;
   const { data } = store;
+  const layers = [...new Set(view.stores.a.data.layers.concat(view.stores.b?.data.layers ?? []).map((layer) => layer.index))].sort((x, y) => x - y);
   const columns = data.columns.filter((name) => !name.endsWith("_uniform"));
-  const widest = Math.max(...store.heads.map((head) => head.head)) + 1;
-  const colours = columnColours(data, state.colour, store.columns.get(state.colour));
+  const { a, b } = view.stores;
+  const both = b ? [a, b] : [a];  // gaps and colours are the same whichever of two models is on show
+  const widest = Math.max(...both.flatMap((one) => one.heads.map((head) => head.head))) + 1;
+  const values = (store.minus ? [store] : both).flatMap((one) => [...(one.columns.get(state.colour) ?? [])]);
+  const colours = columnColours(a.data, state.colour, values, store.minus);
   const buttons = new Map();
-  const order = new Map(data.layers.map((layer, at) => [layer.index, at]));
-  const rows = data.layers.map((layer) => el("tr", {}, el("th", { scope: "row" }, String(layer.index)),
+  const order = new Map(layers.map((layer, at) => [layer, at]));
+  const rows = layers.map((layer) => el("tr", {}, el("th", { scope: "row" }, String(layer)),
     Array.from({ length: widest }, (_, number) => {
-      const head = store.byName.get(`${layer.index}.${number}`);
+      const head = store.byName.get(`${layer}.${number}`);
       if (!head) return el("td", { role: "gridcell", class: "gap", "aria-label": t("noHead"), title: t("noHead") });
       const cell = headButton(view, head, colours, (moved) => move(moved, head));
-      buttons.set(`${layer.index}.${number}`, cell);
+      buttons.set(`${layer}.${number}`, cell);
       return el("td", { role: "gridcell" }, cell);
     })));
 
@@ -51,8 +55,8 @@ function gridPanel(view) {
     for (;;) {
       row += down;
       column += across;
-      if (row < 0 || row >= data.layers.length || column < 0 || column >= widest) return;
-      const name = `${data.layers[row].index}.${column}`;
+      if (row < 0 || row >= layers.length || column < 0 || column >= widest) return;
+      const name = `${layers[row]}.${column}`;
       if (!buttons.has(name)) continue;
       focusOn(name);
       if (!state.several) view.update({ chosen: [name], focus: name });
@@ -73,7 +77,7 @@ function gridPanel(view) {
       Array.from({ length: widest }, (_, at) => el("th", { scope: "col", "aria-label": `${t("head")} ${at}` }, String(at))))),
     el("tbody", {}, rows));
   const marks = new Map(data.rules.map((rule) => [rule.name, rule.initial]));
-  const used = [...new Set(data.roles.map(({ role }) => role))].filter(Boolean);
+  const used = [...new Set(store.heads.map((head) => roleOf(view, head).role))].filter(Boolean);
   const panel = el("section", { class: "panel heads" },
     el("h2", {}, t("heads")),
     el("div", { class: "controls" },
@@ -83,7 +87,7 @@ function gridPanel(view) {
     el("div", { class: "scroll" }, table),
     legend,
     el("p", { class: "quiet initials" }, used.map((role) => el("span", {}, el("b", {}, marks.get(role)), ` ${t(`role:${role}`).replace(/^role:/, "")}`)),
-      data.roles.some(({ role }) => !role) && el("span", {}, el("b", {}, "·"), ` ${t("noRole")}`)),
+      store.heads.some((head) => !roleOf(view, head).role) && el("span", {}, el("b", {}, "·"), ` ${t("noRole")}`)),
     copyButtons(view, t("allHeads"), () => headsTable(view), "heads"));
 
   // The chosen ones, without making everything anew, so that the focus stays.

@@ -9,8 +9,10 @@ function mapTitle(view) {
   const how = shown.byValue ? t("value") : heads.length > 1 ? t(state.combine === "max" ? "max" : "sum") : null;
   const left = [state.hideFirst && t("hideFirst"), state.hideSpecial && t("hideSpecial")].filter(Boolean);
   if (left.length && shown.block === 1) left.push(t("renormalised"));
+  const side = pairSides(store.data, state)[0] && t(`pair:${state.pair}`);
   const merged = state.words && shown.block === 1 ? t("words") : null;
-  return [names, how, merged, ...(shown.block === 1 ? left : []), shown.block > 1 && t("blocks", shown.block)].filter(Boolean).join(" · ");
+  const model = store.minus ? t("minus", store.b.data.title, store.a.data.title) : view.stores.b ? store.data.title : null;
+  return [names, model, side, how, merged, ...(shown.block === 1 ? left : []), shown.block > 1 && t("blocks", shown.block)].filter(Boolean).join(" · ");
 }
 
 function mapLook(view, chosen) {
@@ -24,8 +26,16 @@ function mapLook(view, chosen) {
   return {
     ...chosenCell(shown, chosen), direction: style.direction,
     ink: colour("ink"), quiet: colour("quiet"), surface: colour("surface"), hidden: colour("hidden"), outgoing: colour("out"), incoming: colour("in"),
-    palette: view.store.data.palettes.rising, title: mapTitle(view), least: LEAST[state.scale], most: `${shown.top} (${view.t(state.scale)})`,
+    palette: mapPalette(view), title: mapTitle(view), least: leastText(view), most: `${shown.top} (${view.t(state.scale)})`,
   };
+}
+
+function mapPalette({ shown, stores }) {
+  return stores.a.data.palettes[shown.signed ? "signed" : "rising"];
+}
+
+function leastText({ shown, state }) {
+  return shown.signed ? `−${shown.top}` : LEAST[state.scale];
 }
 
 function mapPanel(view) {
@@ -44,7 +54,7 @@ function mapPanel(view) {
   }));
   const ramp = el("canvas", { class: "ramp", width: 256, height: 1, "aria-hidden": "true" });
   const context = ramp.getContext("2d");
-  store.data.palettes.rising.forEach((colour, x) => { context.fillStyle = colour; context.fillRect(x, 0, 1, 1); });
+  mapPalette(view).forEach((colour, x) => { context.fillStyle = colour; context.fillRect(x, 0, 1, 1); });
   const panel = el("section", { class: "panel map" },
     el("h2", { class: "map-title" }, mapTitle(view)),
     el("div", { class: "controls" },
@@ -53,7 +63,7 @@ function mapPanel(view) {
       shown.block === 1 && toggle(t("hideFirst"), state.hideFirst, (hideFirst) => view.update({ hideFirst }), { "data-role": "first" }),
       shown.block === 1 && special && toggle(t("hideSpecial"), state.hideSpecial, (hideSpecial) => view.update({ hideSpecial }), { "data-role": "special" })),
     chips, body,
-    el("div", { class: "legend" }, el("span", {}, LEAST[state.scale]), ramp, el("span", {}, String(shown.top)),
+    el("div", { class: "legend" }, el("span", {}, leastText(view)), ramp, el("span", {}, String(shown.top)),
       el("span", { class: "swatch" }), el("span", {}, t("hidden"))),
     readout,
     el("div", { class: "actions" }, el("span", {}, t("save")), button("PNG", () => savePng(view), { "data-save": "png" }),
@@ -116,14 +126,14 @@ const named = (place) => `${place.label} (${place.to - place.from > 1 ? `${place
 
 function sayCell({ shown, t }, readout, row, column) {
   const value = shown.at(row, column);
-  readout.textContent = t("readout", named(shown.rows[row]), named(shown.columns[column]), value === value ? shownNumber(value) : t("hidden"));
+  readout.textContent = t("readout", named(shown.rows[row]), named(shown.columns[column]), value === value ? valueText(shown, value) : t("hidden"));
 }
 
 // What the chosen row is about when no cell is pointed at; in a window, how much of it is not to be seen.
 function sayRow({ shown, t, state }, readout, chosen) {
   const { row } = chosenCell(shown, chosen);
   readout.textContent = "\u00a0";
-  if (row < 0 || shown.byValue || shown.block > 1) return;
+  if (row < 0 || shown.byValue || shown.signed || shown.block > 1) return;
   let total = 0;
   for (const [r, c] of rowCells(shown, row)) if (shown.at(r, c) > 0) total += shown.at(r, c);
   const away = 1 - total / state.chosen.length;

@@ -8,7 +8,7 @@ function fileName(view, ending) {
 function picture(view, width = 900) {
   const chosen = view.chosenNow();
   const look = mapLook(view, chosen);
-  look.title = `${view.store.data.title} · ${look.title}`;
+  look.title = view.stores.b ? look.title : `${view.store.data.title} · ${look.title}`;
   return { look, layout: figureLayout(view.shown, width, { titled: true }), painted: colouredCells(view.shown, view.state.scale, look.palette, look.hidden) };
 }
 

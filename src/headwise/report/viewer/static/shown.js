@@ -109,8 +109,28 @@ function asShares(matrix, rows, columns) {
   }
 }
 
-// The whole of it. `top` is the value at the end of the colours.
+// Of two texts in one: which of them looks, and which is looked at; null for both.
+function pairSides(data, state) {
+  const pane = data.panes[state.pane];
+  const both = data.second !== null && pane.rows[0] < data.second && data.second < pane.rows[1] && pane.block === 1;
+  return both && state.pair !== "all" ? [...state.pair] : [null, null];
+}
+
+const ofSide = (data, place, side) => !side || (place.from < data.second) === (side === "a");
+
+function part(matrix, rows, columns, rowsKept, columnsKept) {
+  if (rows.length === rowsKept.length && columns.length === columnsKept.length) return matrix;
+  const [top, left] = [rows.indexOf(rowsKept[0]), columns.indexOf(columnsKept[0])];
+  return Float32Array.from({ length: rowsKept.length * columnsKept.length }, (_, at) =>
+    matrix[(top + Math.floor(at / columnsKept.length)) * columns.length + left + (at % columnsKept.length)]);
+}
+
+// The whole of it. `top` is the value at the end of the colours; where `signed`, −top is at their other end.
 function shownMap(store, state) {
+  if (store.minus) {
+    const [a, b] = [shownMap(store.a, state), shownMap(store.b, state)];
+    return shownAs({ ...b, matrix: b.matrix.map((value, at) => value - a.matrix[at]), signed: true });
+  }
   const { data } = store;
   const pane = data.panes[state.pane];
   const words = state.words && pane.block === 1;
@@ -131,22 +151,29 @@ function shownMap(store, state) {
   });
   const matrix = combined(matrices, byValue ? "sum" : state.combine);
   if (byValue) asShares(matrix, rowPlaces.length, columnPlaces.length);
+  const [looking, looked] = pairSides(data, state);
+  const rowsKept = rowPlaces.filter((place) => ofSide(data, place, looking));
+  const columnsKept = columnPlaces.filter((place) => ofSide(data, place, looked));
   const top = !byValue && state.combine === "sum" ? state.chosen.length : 1;
-  return {
-    matrix, rows: rowPlaces, columns: columnPlaces, top, byValue, block: pane.block, hides: hidden.length > 0,
+  return shownAs({
+    matrix: part(matrix, rowPlaces, columnPlaces, rowsKept, columnsKept), rows: rowsKept, columns: columnsKept, top, byValue, block: pane.block, hides: hidden.length > 0,
     window: pane.columns[1] - pane.columns[0] < (data.keys ?? data.queries).labels.length,
-    square: data.keys === null,
-    at: (row, column) => matrix[row * columnPlaces.length + column],
-    rowOf: (token) => rowPlaces.findIndex((place) => token >= place.from && token < place.to),
-    columnOf: (token) => columnPlaces.findIndex((place) => token >= place.from && token < place.to),
-  };
+    square: data.keys === null && !looking,
+    signed: false,
+  });
+}
+
+function shownAs(shown) {
+  const { matrix, rows, columns } = shown;
+  const find = (list) => (token) => list.findIndex((place) => token >= place.from && token < place.to);
+  return { ...shown, at: (row, column) => matrix[row * columns.length + column], rowOf: find(rows), columnOf: find(columns) };
 }
 
 // The strongest cells among some, as [value, row, column], the first of equals first.
 function strongest(shown, cells, most) {
   return cells.map(([row, column]) => [shown.at(row, column), row, column])
-    .filter(([value]) => value > 0)
-    .sort((a, b) => b[0] - a[0] || a[1] - b[1] || a[2] - b[2])
+    .filter(([value]) => (shown.signed ? Math.abs(value) : value) > 0)
+    .sort((a, b) => Math.abs(b[0]) - Math.abs(a[0]) || a[1] - b[1] || a[2] - b[2])
     .slice(0, most);
 }
 

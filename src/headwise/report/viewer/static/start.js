@@ -3,9 +3,11 @@
 const SCROLLING = ".text-scroll, .map-body, .heads > .scroll";
 
 class View {
-  constructor(host, store, standalone, css) {
+  constructor(host, stores, standalone, css) {
     this.host = host;
-    this.store = store;
+    this.stores = stores;
+    this.state = { model: "a" };
+    const { store } = this;
     this.standalone = standalone;
     this.root = host.attachShadow({ mode: "open" });
     this.root.append(el("style", {}, css));
@@ -15,7 +17,7 @@ class View {
     const { data } = store;
     const first = this.mostTelling();
     this.state = {
-      pane: 0, chosen: [first], focus: first, several: false, combine: "sum", colour: "strength", direction: "both", scale: "sqrt",
+      model: "a", pane: 0, chosen: [first], focus: first, pair: "all", several: false, combine: "sum", colour: "strength", direction: "both", scale: "sqrt",
       side: data.keys === null ? "both" : "query", token: data.panes[0].rows[1] - 1, locked: false,
       hideFirst: false, hideSpecial: false, words: false, table: false,
       language: (navigator.language || "en").startsWith("ko") ? "ko" : "en", theme: "auto",
@@ -25,12 +27,19 @@ class View {
     this.ticket = 0;
   }
 
-  // The first head to look at: the one with the clearest role.
+  // The first head to look at: that of the first rule that any head fits, and of those the clearest.
   mostTelling() {
     const { heads, data } = this.store;
-    const strength = (head) => (data.roles[head.index].role ? this.store.number("strength", head) || 0 : -1);
-    const best = heads.reduce((a, b) => (strength(b) > strength(a) ? b : a));
-    return `${best.layer}.${best.head}`;
+    const rank = (head) => {
+      const at = data.rules.findIndex((rule) => rule.name === data.roles[head.index].role);
+      return (at < 0 ? data.rules.length : at) - (this.store.number("strength", head) || 0) / 2;
+    };
+    return nameOf(heads.reduce((a, b) => (rank(b) < rank(a) ? b : a)));
+  }
+
+  // The model on show, or the difference of two.
+  get store() {
+    return this.stores[this.state.model];
   }
 
   get t() {
@@ -41,19 +50,29 @@ class View {
   async update(changes) {
     Object.assign(this.state, changes);
     const { state } = this;
-    if (!state.chosen.length) state.chosen = [state.focus];
+    const { byName, heads } = this.store;
+    state.chosen = state.chosen.filter((name) => byName.has(name));
+    if (!state.chosen.length) state.chosen = [byName.has(state.focus) ? state.focus : nameOf(heads[0])];
+    if (!byName.has(state.focus)) state.focus = state.chosen.at(-1);
+    if (!this.store.columns.has(state.colour)) state.colour = this.store.data.columns[0];
     const ticket = ++this.ticket;
     await this.store.load(state.pane, state.chosen.map((name) => this.store.byName.get(name)), state.combine === "value");
     if (ticket !== this.ticket) return;
-    const { rows, columns } = this.store.data.panes[state.pane];
-    const [start, end] = state.side === "key" ? columns : rows;
-    state.token = Math.min(Math.max(state.token, start), end - 1);
     this.shown = shownMap(this.store, state);
+    if (this.shown.square) state.side = "both";
+    else if (state.side === "both") state.side = "query";
+    const places = state.side === "key" ? this.shown.columns : this.shown.rows;
+    state.token = Math.min(Math.max(state.token, places[0].from), places.at(-1).to - 1);
     this.pointed = null;
     const only = Object.keys(changes).every((name) => name === "chosen" || name === "focus");
     if (only && this.grid && this.grid.isConnected) this.drawHeads();
     else this.drawAll();
     if (this.standalone) this.remember();
+  }
+
+  title() {
+    const { a, b } = this.stores;
+    return b ? `${a.data.title} – ${b.data.title}` : a.data.title;
   }
 
   remember() {
@@ -86,8 +105,9 @@ class View {
     const told = el("span", { role: "status", class: "quiet" });
     this.page.replaceChildren(
       el("header", {},
-        el("div", {}, el("p", { class: "brand" }, "headwise"), el("h1", {}, this.store.data.title), el("p", { class: "intro" }, t("intro"))),
+        el("div", {}, el("p", { class: "brand" }, "headwise"), el("h1", {}, this.title()), el("p", { class: "intro" }, t("intro"))),
         el("div", { class: "controls" },
+          this.stores.b && choice(t("model"), [["a", this.stores.a.data.title], ["b", this.stores.b.data.title], ...(this.stores.difference ? [["difference", t("difference")]] : [])], state.model, (model) => this.update({ model }), { "data-role": "model" }),
           toggle(t("table"), state.table, (table) => this.update({ table }), { "data-role": "table" }),
           choice(t("theme"), ["auto", "light", "dark"].map((name) => [name, t(name)]), state.theme, (theme) => this.update({ theme }), { "data-role": "theme" }),
           choice(t("lang"), Object.keys(STRINGS).map((name) => [name, STRINGS[name].name]), state.language, (language) => this.update({ language }), { "data-role": "language" }),
@@ -168,10 +188,16 @@ async function startOne(host, css, standalone) {
     host.append(el("p", {}, translator("en")("noInflate")));
     return;
   }
-  const store = new Store(data);
-  await store.open();
-  const view = new View(host, store, standalone, css);
-  await view.update(standalone ? fromHash(location.hash, store) : {});
+  const stores = { a: new Store(data) };
+  await stores.a.open();
+  if (data.other) {
+    stores.b = new Store(data.other);
+    await stores.b.open();
+    stores.difference = new Difference(stores.a, stores.b);
+    if (!stores.difference.heads.length) delete stores.difference;
+  }
+  const view = new View(host, stores, standalone, css);
+  await view.update(standalone ? fromHash(location.hash, stores) : {});
   let width = 0;
   new ResizeObserver(([entry]) => {
     const now = Math.round(entry.contentRect.width);
@@ -179,7 +205,7 @@ async function startOne(host, css, standalone) {
     width = now;
   }).observe(host);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => view.paint());
-  if (standalone) addEventListener("hashchange", () => view.update(fromHash(location.hash, store)));
+  if (standalone) addEventListener("hashchange", () => view.update(fromHash(location.hash, stores)));
   performance.mark("headwise-ready");
 }
 

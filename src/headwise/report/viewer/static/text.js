@@ -26,6 +26,7 @@ function textPanel(view) {
     el("div", { class: "head-line" }, el("h2", {}, t("text")),
       el("div", { class: "controls" },
         data.panes.length > 1 && choice(t("pane"), panes, String(state.pane), (pane) => view.update({ pane: Number(pane) }), { "data-role": "pane" }),
+        data.second !== null && shown.block === 1 && choice(t("pair"), CHOICES.pair.map((name) => [name, t(`pair:${name}`)]), state.pair, (pair) => view.update({ pair }), { "data-role": "pair" }),
         choice(t("direction"), ["both", "out", "in"].map((name) => [name, t(name)]), state.direction, (direction) => view.update({ direction }), { "data-role": "direction" }),
         shown.block === 1 && toggle(t("words"), state.words, (words) => view.update({ words }), { title: t("wordsHint"), "data-role": "words" }),
         toggle(t("lock"), state.locked, (locked) => view.update({ locked }), { "data-role": "lock" }))),
@@ -92,7 +93,7 @@ function chosenCell(shown, chosen) {
 function shadeTokens(view, tokens, chosen) {
   const { shown, state } = view;
   const { row, column } = chosenCell(shown, chosen);
-  const strength = (value) => (value === value ? level(value, shown.top, state.scale) : 0);
+  const strength = (value) => (value === value ? level(Math.abs(value), shown.top, state.scale) : 0);
   const paint = (list, own, outgoing, incoming, isChosen) => list.forEach((token, at) => {
     const out = outgoing && row >= 0 && state.direction !== "in" ? shown.at(row, at) : NaN;
     const into = incoming && column >= 0 && state.direction !== "out" ? shown.at(at, column) : NaN;
@@ -124,20 +125,20 @@ function drawArcs(view, arcs, inner, tokens, chosen) {
     const bend = Math.min(26, 6 + Math.abs(a.x - b.x) * 0.12) * (up ? -1 : 1);
     const peak = (up ? Math.min(y1, y2) : Math.max(y1, y2)) + bend;
     curves.push(svg("path", {
-      class: kind, d: `M${a.x.toFixed(1)} ${y1.toFixed(1)} C${a.x.toFixed(1)} ${peak.toFixed(1)} ${b.x.toFixed(1)} ${peak.toFixed(1)} ${b.x.toFixed(1)} ${y2.toFixed(1)}`,
-      "stroke-width": (0.75 + 3 * level(value, shown.top, "linear")).toFixed(2), "stroke-opacity": (0.3 + 0.7 * level(value, shown.top, "sqrt")).toFixed(2),
+      class: value < 0 ? `${kind} less` : kind, d: `M${a.x.toFixed(1)} ${y1.toFixed(1)} C${a.x.toFixed(1)} ${peak.toFixed(1)} ${b.x.toFixed(1)} ${peak.toFixed(1)} ${b.x.toFixed(1)} ${y2.toFixed(1)}`,
+      "stroke-width": (0.75 + 3 * level(Math.abs(value), shown.top, "linear")).toFixed(2), "stroke-opacity": (0.3 + 0.7 * level(Math.abs(value), shown.top, "sqrt")).toFixed(2),
     }));
   };
   const keys = shown.square ? tokens.both : tokens.key;
   const queries = shown.square ? tokens.both : tokens.query;
   if (row >= 0 && state.direction !== "in") {
     for (const [value, , to] of strongest(shown, rowCells(shown, row), MOST_ARCS)) {
-      if (value >= LEAST_ARC * shown.top && !(shown.square && to === row)) add(queries[row], keys[to], value, "outgoing");
+      if (Math.abs(value) >= LEAST_ARC * shown.top && !(shown.square && to === row)) add(queries[row], keys[to], value, "outgoing");
     }
   }
   if (column >= 0 && state.direction !== "out") {
     for (const [value, from] of strongest(shown, columnCells(shown, column), MOST_ARCS)) {
-      if (value >= LEAST_ARC * shown.top && !(shown.square && from === column)) add(keys[column], queries[from], value, "incoming");
+      if (Math.abs(value) >= LEAST_ARC * shown.top && !(shown.square && from === column)) add(keys[column], queries[from], value, "incoming");
     }
   }
   arcs.replaceChildren(...curves);
@@ -152,7 +153,7 @@ function fillList(view, box, chosen, kind) {
   const cells = !place ? [] : out ? rowCells(shown, row) : columnCells(shown, column);
   const lines = strongest(shown, cells, LISTED).map(([value, r, c]) => {
     const other = out ? shown.columns[c] : shown.rows[r];
-    return [other.label, String(other.from), shownNumber(value)];
+    return [other.label, String(other.from), valueText(shown, value)];
   });
   while (lines.length < LISTED) lines.push([FILLER, "", ""]);
   const caption = t(out ? "looksAt" : "lookedBy", place ? `${place.label} (${place.from})` : "–");
