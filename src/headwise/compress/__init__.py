@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from headwise.lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from headwise.compress.budget import counts_for_cache as counts_for_cache
     from headwise.compress.grouping import GroupResult as GroupResult
     from headwise.compress.grouping import expand as expand
     from headwise.compress.grouping import group as group
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 __getattr__, __all__ = lazy_exports(
     __name__,
     {
+        "headwise.compress.budget": ["counts_for_cache"],
         "headwise.compress.grouping": ["GroupResult", "expand", "group"],
         "headwise.compress.judge": ["recall_verdict", "text_losses"],
         "headwise.compress.probes": ["passkey_scores", "recall_rows", "recall_scores"],

@@ -27,7 +27,7 @@ from headwise.compress.partition import (
     neighbours,
 )
 from headwise.compress.refine import refined_keys
-from headwise.compress.rows import losses, rows_of
+from headwise.compress.rows import given_rows, losses
 from headwise.hub.subject import Subject
 from headwise.hub.surgery import (
     LayerHandle,
@@ -98,10 +98,10 @@ def group(
     counts = wanted_counts(model, n_kv_head)
     _check_choice("method", method, (*get_args(Method), "auto"))
     _check_choice("groups", groups, (*get_args(Groups), "auto"))
-    rows = _rows(source, texts)
+    rows = given_rows(source, texts)
     if method != "auto" and groups != "auto":
         return _grouped(model, counts, method, groups, rows)
-    measured_on = _rows(source, held_out)
+    measured_on = given_rows(source, held_out)
     if not measured_on:
         cut = max(1, len(rows) // 5)
         rows, measured_on = rows[:-cut], rows[-cut:]
@@ -256,15 +256,6 @@ def _similarity(handle: LayerHandle, weights: LayerWeights, moments: Tensor) -> 
     if width < handle.d_head:
         alike = alike + aligned_similarity(gram_of(weights.k[:, width:], moments))
     return alike
-
-
-def _rows(source: Subject | nn.Module, texts: Iterable[str] | Sequence[Tensor]) -> list[Tensor]:
-    given = list(texts)
-    if all(isinstance(row, Tensor) for row in given):
-        return [row for row in given if isinstance(row, Tensor)]
-    if not isinstance(source, Subject):
-        raise TypeError("a bare model has no tokenizer for texts; give a subject, or rows of token ids")
-    return rows_of(source, [text for text in given if isinstance(text, str)])
 
 
 def _check_choice(name: str, value: str, choices: Sequence[str]) -> None:

@@ -62,7 +62,7 @@ def recall_rows(
         )
     if length < 4 * pairs:
         raise ValueError(
-            f"length={length} is too short for {pairs} pairs: they and their questions take {4 * pairs} tokens"
+            f"length={length} is too short for {pairs} pairs, which take {4 * pairs} tokens with their questions"
         )
     if len(set(keys)) < pairs or len(set(values)) < pairs:
         raise ValueError(
@@ -118,7 +118,9 @@ def recall_scores(
     right = torch.cat(
         [
             next_token_logits(model, part.to(device)).argmax(dim=-1).cpu() == wanted
-            for part, wanted in zip(task.ids.split(batch), task.wanted.split(batch), strict=True)
+            for part, wanted in zip(
+                torch.split(task.ids, batch), torch.split(task.wanted, batch), strict=True
+            )
         ]
     )
     asked = task.wanted != IGNORED

@@ -49,6 +49,21 @@ def rows_of(
     return [torch.tensor([row], device=subject.device) for row in rows if len(row) > 1]
 
 
+def given_rows(source: Subject | nn.Module, texts: Iterable[str] | Sequence[Tensor]) -> list[Tensor]:
+    """Return rows of tokens (B, T): those given, or made of the texts given, which takes a subject.
+
+    Raises:
+        TypeError: texts for a bare model.
+        ValueError: as `rows_of`; nothing given is no error.
+    """
+    given = list(texts)
+    if all(isinstance(row, Tensor) for row in given):
+        return [row for row in given if isinstance(row, Tensor)]
+    if not isinstance(source, Subject):
+        raise TypeError("a bare model has no tokenizer for texts; give a subject, or rows of token ids")
+    return rows_of(source, [text for text in given if isinstance(text, str)])
+
+
 @torch.no_grad()
 def losses(model: nn.Module, rows: Sequence[Tensor]) -> Tensor:
     """Return the loss of every predicted token in nats, float64, of rows of tokens (B, T)."""
