@@ -12,7 +12,7 @@ import pytest
 import torch
 import typer
 
-from headwise.cli.app import VERBS
+from headwise.cli.app import VERBS, module_name
 from headwise.model import GPT, GPTConfig, save_model
 from headwise.text import Tokenizer
 
@@ -46,7 +46,7 @@ def test_every_command_names_a_verb_and_options_that_exist(command: str) -> None
     _, verb, *arguments = shlex.split(command)
     assert verb in VERBS
     app = typer.Typer()
-    name = verb.replace("-", "_")
+    name = module_name(verb)
     app.command()(getattr(importlib.import_module(f"headwise.cli.{name}"), name))
     parser = typer.main.get_command(app)
     known = {option for parameter in parser.params for option in (*parameter.opts, *parameter.secondary_opts)}

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from headwise.cli.app import VERBS, main
+from headwise.cli.app import VERBS, main, module_name
 
 HEAVY = ("torch", "matplotlib", "tokenizers", "pandas", "pydantic")
 
@@ -36,7 +36,7 @@ def test_importing_headwise_imports_nothing_heavy() -> None:
 
 @pytest.mark.parametrize("verb", list(VERBS))
 def test_each_verb_says_in_its_own_help_what_the_list_says(headwise: Callable, verb: str) -> None:
-    name = verb.replace("-", "_")
+    name = module_name(verb)
     function = getattr(importlib.import_module(f"headwise.cli.{name}"), name)
     assert (inspect.getdoc(function) or "").splitlines()[0] == VERBS[verb]
     done = headwise(verb, "--help")

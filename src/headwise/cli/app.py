@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from keyword import iskeyword
 from typing import Any
 
 import typer
@@ -12,7 +13,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from headwise import __version__
 
-# Each verb is the module headwise.cli.<verb> (- becomes _) with a function of the same name. The summary
+# Each verb is the module headwise.cli.<verb> with a function of the same name (see module_name). The summary
 # stands here so that `headwise --help` imports none of them (torch alone takes over a second).
 VERBS = {
     "demo": "Train, compare, look and report on built-in text: the whole tour in a few minutes.",
@@ -24,6 +25,10 @@ VERBS = {
     "ablate": "Measure what each head of a model is worth: what is lost when it alone is silenced.",
     "compare-heads": "Compare two models head by head: what each head looks at, and what it adds.",
     "view": "Write one self-contained page about the heads of a model.",
+    "group": "Give a model fewer key/value heads, without training, so that it computes nearly the same.",
+    "prune": "Take heads out of a model, the dispensable ones first.",
+    "export": "Write a model of headwise as a folder that stock transformers and vLLM load.",
+    "import": "Write a Hugging Face model as a model folder of headwise, to train or cut it here.",
     "cost": "What a model costs: parameters, memory, FLOPs; by formula and measured.",
     "walkthrough": "Multi-head attention step by step in NumPy, every array printed.",
     "trace": "Name the shape at every step of multi-head attention.",
@@ -44,8 +49,13 @@ class _Verb(TyperCommand):
         return _load(self.name or "").make_context(*arguments, **named)
 
 
+def module_name(verb: str) -> str:
+    """Return the name of a verb's module, and of its function, as Python can spell it."""
+    return verb.replace("-", "_") + "_" * iskeyword(verb)
+
+
 def _load(verb: str) -> Any:
-    name = verb.replace("-", "_")
+    name = module_name(verb)
     module = importlib.import_module(f"headwise.cli.{name}")
     app = typer.Typer(**_LOOK)
     app.command(verb)(getattr(module, name))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,6 +13,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from headwise.hub import Subject
 
 AnyModel = Annotated[
@@ -27,6 +30,9 @@ Data = Annotated[
 ]
 Texts = Annotated[int, typer.Option(help="How many texts to take from --data, evenly spaced.")]
 Length = Annotated[int, typer.Option(help="Tokens of each text; less where the model reads less at once.")]
+NewFolder = Annotated[Path, typer.Option("--out", "-o", help="The folder to write the new model to.")]
+Calibration = Annotated[int, typer.Option(help="Tokens of --data to fit to.")]
+HeldOut = Annotated[int, typer.Option(help="Tokens of --data after those, to measure on.")]
 
 _DEFAULT_DATA = "python-docs"
 _BETWEEN_LINES = 10.0  # seconds
@@ -79,3 +85,33 @@ def progress_of(title: str, quiet: bool) -> Iterator[Callable[[int, int], None] 
                 typer.echo(f"{title}: {done:,} of {total:,}, {left:,.0f} s left", err=True)
 
         yield say
+
+
+def calibration_rows(
+    subject: Subject, data: str | None, tokens: int, held_out: int
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Return rows of tokens to fit to, and rows of those that follow, to measure on.
+
+    Raises ValueError for numbers below 2, and for a text that has not so many tokens.
+    """
+    from headwise.compress.rows import rows_of
+    from headwise.text.corpus import open_corpus
+
+    if min(tokens, held_out) < 2:
+        raise ValueError(f"--tokens and --held-out must be at least 2, got {tokens} and {held_out}")
+    corpus = open_corpus(data or _DEFAULT_DATA)
+    rows = rows_of(subject, corpus.chunks(), most=tokens + held_out)
+    read = sum(row.numel() for row in rows)
+    if read < tokens + held_out:
+        raise ValueError(
+            f"{corpus.name} has {read:,} tokens, and --tokens {tokens} and --held-out {held_out} need "
+            f"{tokens + held_out:,}; give more text or smaller numbers"
+        )
+    kept: list[Tensor] = []
+    while rows and sum(row.numel() for row in kept) < tokens:
+        kept.append(rows.pop(0))
+    if not rows:
+        raise ValueError(
+            f"--held-out {held_out} is less than a row of {kept[-1].numel()} tokens; give at least that many"
+        )
+    return kept, rows

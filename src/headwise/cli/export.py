@@ -1,0 +1,23 @@
+"""headwise export: a model of headwise as a Hugging Face folder."""
+
+from __future__ import annotations
+
+import typer
+
+from headwise.cli.options import Model
+from headwise.cli.subjects import NewFolder
+
+
+def export(model: Model, out: NewFolder) -> None:
+    """Write a model of headwise as a folder that stock transformers and vLLM load.
+
+    It becomes a LlamaForCausalLM, or a GPT2LMHeadModel where it is built like one, with its tokenizer. A model that no stock class can hold is refused, with the reasons.
+    """
+    from headwise.cli.folders import check_new_folder
+
+    check_new_folder(out)
+    from headwise.hub.export import export as write
+    from headwise.model import load_model
+
+    write(out, *load_model(model))
+    typer.echo(f"wrote {out}; load it with transformers.AutoModelForCausalLM.from_pretrained({str(out)!r})")

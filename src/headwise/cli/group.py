@@ -1,0 +1,121 @@
+"""headwise group: fewer key/value heads, a smaller cache."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Annotated, Any, Literal
+
+import typer
+
+from headwise.cli.options import Device, Json
+from headwise.cli.subjects import (
+    AnyModel,
+    Calibration,
+    Data,
+    HeldOut,
+    NewFolder,
+    calibration_rows,
+    open_model,
+)
+
+
+def group(
+    model: AnyModel,
+    out: NewFolder,
+    kv_heads: Annotated[
+        str | None,
+        typer.Option(help="Key/value heads to leave: one number, or one per layer, such as 4,4,2,2."),
+    ] = None,
+    cache: Annotated[
+        float | None,
+        typer.Option(help="Or the share of the cache to leave, such as 0.25; each layer gets what it needs."),
+    ] = None,
+    method: Annotated[
+        Literal["auto", "mean", "first", "mean+renorm", "aligned", "aligned+renorm", "closed", "fitted"],
+        typer.Option(help="How heads are merged; auto measures all and keeps the best."),
+    ] = "auto",
+    groups: Annotated[
+        Literal["contiguous", "similar", "auto"],
+        typer.Option(help="Which heads are merged: neighbours, those most alike, or the better of both."),
+    ] = "contiguous",
+    data: Data = None,
+    tokens: Calibration = 20_000,
+    held_out: HeldOut = 4_000,
+    device: Device = "auto",
+    as_json: Json = False,
+) -> None:
+    """Give a model fewer key/value heads, without training, so that it computes nearly the same.
+
+    It takes a GPT of headwise or a Llama-shaped Hugging Face model (Llama, Mistral, Qwen2) and writes the same
+    kind of folder. The methods are fitted to what the model computes on a text; the loss on the text that
+    follows tells what was lost.
+    """
+    if (kv_heads is None) == (cache is None):
+        raise ValueError("say how far to go: either --kv-heads 2, or --cache 0.25")
+    counts = None if kv_heads is None else _counts(kv_heads)
+    from headwise.cli.folders import check_new_folder, write_like
+
+    check_new_folder(out)
+    subject = open_model(model, device)
+    from headwise.compress import counts_for_cache
+    from headwise.compress import group as grouped
+    from headwise.compress.grouping import wanted_counts
+    from headwise.compress.rows import losses
+
+    if counts is not None:
+        wanted_counts(subject.model, counts)  # refuse before texts are read
+    calibration, unseen = calibration_rows(subject, data, tokens, held_out)
+    wanted: Any = counts if cache is None else counts_for_cache(subject, cache, calibration)
+    before = losses(subject.model, unseen)
+    made = grouped(subject, wanted, method, calibration, groups=groups, held_out=unseen)
+    after = losses(made.model, unseen)
+    told = write_like(subject, made.model, out)
+    result = {
+        "model": subject.name,
+        "folder": str(out),
+        "method": made.method,
+        "groups": made.groups,
+        "n_kv_head": [g for _, g in made.after],
+        "n_kv_head_before": [g for _, g in made.before],
+        "cache_share": made.cache_share,
+        "loss_before": float(before.mean()),
+        "loss_after": float(after.mean()),
+        "held_out_tokens": len(after),
+        "candidates": {f"{way}, {which}": loss for (way, which), loss in made.candidates.items()},
+        "notes": told,
+    }
+    if as_json:
+        typer.echo(json.dumps(result, ensure_ascii=False))
+        return
+    from headwise.report.tables import aligned
+
+    if made.candidates:
+        ranked = sorted(made.candidates.items(), key=lambda item: item[1])
+        rows = [["method", "groups", "loss", "perplexity"]]
+        rows += [[way, which, f"{loss:.4f}", f"{math.exp(loss):.1f}"] for (way, which), loss in ranked]
+        typer.echo("\n".join([*aligned(rows, left=(0, 1)), ""]))
+    heads = [sorted({g for _, g in pairs}) for pairs in (made.before, made.after)]
+    typer.echo(
+        f"{subject.name}: {_numbers(heads[0])} → {_numbers(heads[1])} key/value heads by {made.method}; "
+        f"the cache is {100 * made.cache_share:.0f} % of what it was"
+    )
+    typer.echo(
+        f"loss on {len(after):,} unseen tokens: {before.mean():.4f} → {after.mean():.4f} nats "
+        f"(perplexity {math.exp(before.mean()):.1f} → {math.exp(after.mean()):.1f})"
+    )
+    for line in told:
+        typer.echo(f"note: {line}")
+    typer.echo(f"wrote {out}")
+
+
+def _counts(text: str) -> int | list[int]:
+    try:
+        counts = [int(part) for part in text.split(",")]
+    except ValueError:
+        raise ValueError(f"--kv-heads must be a number or numbers with commas, got {text!r}") from None
+    return counts[0] if len(counts) == 1 else counts
+
+
+def _numbers(counts: list[int]) -> str:
+    return str(counts[0]) if len(counts) == 1 else f"{counts[0]} … {counts[-1]}"

@@ -1,0 +1,29 @@
+"""headwise import: a Hugging Face folder as a model of headwise."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headwise.cli.subjects import NewFolder
+
+
+def import_(
+    folder: Annotated[Path, typer.Argument(help="A Hugging Face folder: a Llama, Mistral or GPT-2.")],
+    out: NewFolder,
+) -> None:
+    """Write a Hugging Face model as a model folder of headwise, to train or cut it here.
+
+    What headwise has no place for is refused, with the reasons.
+    """
+    from headwise.cli.folders import check_new_folder
+
+    check_new_folder(out)
+    from headwise.hub.import_ import import_folder
+    from headwise.model import save_model
+
+    model, tokenizer = import_folder(folder)
+    save_model(out, model, tokenizer)
+    typer.echo(f"wrote {out}: {model.num_parameters():,} parameters")
