@@ -11,7 +11,8 @@ from headwise.cli.subjects import NewFolder
 def export(model: Model, out: NewFolder) -> None:
     """Write a model of headwise as a folder that stock transformers and vLLM load.
 
-    It becomes a LlamaForCausalLM, or a GPT2LMHeadModel where it is built like one, with its tokenizer. A model that no stock class can hold is refused, with the reasons.
+    It becomes a LlamaForCausalLM, or a GPT2LMHeadModel where it is built like one, with its tokenizer. A
+    model that no stock class can hold is refused, with the reasons.
     """
     from headwise.cli.folders import check_new_folder
 

@@ -47,9 +47,9 @@ def group(
 ) -> None:
     """Give a model fewer key/value heads, without training, so that it computes nearly the same.
 
-    It takes a GPT of headwise or a Llama-shaped Hugging Face model (Llama, Mistral, Qwen2) and writes the same
-    kind of folder. The methods are fitted to what the model computes on a text; the loss on the text that
-    follows tells what was lost.
+    It takes a GPT of headwise or a Llama-shaped Hugging Face model (Llama, Mistral, Qwen2) and writes the
+    same kind of folder. The methods are fitted to what the model computes on a text; the loss on the text
+    that follows tells what was lost.
     """
     if (kv_heads is None) == (cache is None):
         raise ValueError("say how far to go: either --kv-heads 2, or --cache 0.25")
