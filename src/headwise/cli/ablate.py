@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import typer
 
 from headwise.cli.interrupts import interruptible
-from headwise.cli.options import Device, Json, Quiet
+from headwise.cli.options import Device, Json, Quiet, Unknown
 from headwise.cli.subjects import AnyModel, Data, Length, Text, Texts, open_model, progress_of, read_texts
 
 _LISTED = 10
@@ -49,6 +49,7 @@ def ablate(
         Path | None, typer.Option("--out", "-o", help="Write the table to this .csv or .json file.")
     ] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the grid to this .png or .svg file.")] = None,
+    unknown: Unknown = "error",
     device: Device = "auto",
     quiet: Quiet = False,
     as_json: Json = False,
@@ -67,8 +68,8 @@ def ablate(
         check_picture(plot)
     from headwise import heads
 
-    subject = open_model(model, device)
-    chosen = read_texts(subject, text, data, texts, length)
+    subject = open_model(model, device, unknown)
+    chosen = read_texts(subject, model, text, data, texts, length)
     from headwise.heads.sharding import processes_of_torchrun
 
     told = (

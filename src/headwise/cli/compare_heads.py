@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from headwise.cli.options import Device, Json, Quiet
+from headwise.cli.options import Device, Json, Quiet, Unknown
 from headwise.cli.subjects import AnyModel, Data, Length, Text, Texts, open_model, progress_of, read_texts
 
 _LISTED = 10
@@ -29,6 +29,7 @@ def compare_heads(
         typer.Option("--out", "-o", help="Write the table to this .csv, .json or .parquet file."),
     ] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the grid to this .png or .svg file.")] = None,
+    unknown: Unknown = "error",
     device: Device = "auto",
     quiet: Quiet = False,
     as_json: Json = False,
@@ -47,8 +48,8 @@ def compare_heads(
         check_picture(plot)
     from headwise import heads
 
-    first, second = open_model(a, device), open_model(b, device)
-    chosen = read_texts(first, text, data, texts, length)
+    first, second = (open_model(each, device, unknown) for each in (a, b))
+    chosen = read_texts(first, a, text, data, texts, length)
     with progress_of("comparing", quiet) as progress:
         table = heads.compare(first, second, chosen, statistics=statistics, on_progress=progress)
 

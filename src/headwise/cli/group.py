@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from headwise.cli.options import Device, Json
+from headwise.cli.options import Device, Json, Unknown
 from headwise.cli.subjects import (
     AnyModel,
     Calibration,
@@ -42,6 +42,7 @@ def group(
     data: Data = None,
     tokens: Calibration = 20_000,
     held_out: HeldOut = 4_000,
+    unknown: Unknown = "error",
     device: Device = "auto",
     as_json: Json = False,
 ) -> None:
@@ -57,7 +58,7 @@ def group(
     from headwise.cli.folders import check_new_folder, write_like
 
     check_new_folder(out)
-    subject = open_model(model, device)
+    subject = open_model(model, device, unknown)
     from headwise.compress import counts_for_cache
     from headwise.compress import group as grouped
     from headwise.compress.grouping import wanted_counts
@@ -65,7 +66,7 @@ def group(
 
     if counts is not None:
         wanted_counts(subject.model, counts)  # refuse before texts are read
-    calibration, unseen = calibration_rows(subject, data, tokens, held_out)
+    calibration, unseen = calibration_rows(subject, model, data, tokens, held_out)
     wanted: Any = counts if cache is None else counts_for_cache(subject, cache, calibration)
     before = losses(subject.model, unseen)
     made = grouped(subject, wanted, method, calibration, groups=groups, held_out=unseen)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headwise.cli.options import Device, Json, Quiet
+from headwise.cli.options import Device, Json, Quiet, Unknown
 from headwise.cli.subjects import AnyModel, Data, Length, Text, Texts, open_model, progress_of, read_texts
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ def heads(
         typer.Option("--out", "-o", help="Write all statistics to this .csv, .json or .parquet file."),
     ] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the grid to this .png or .svg file.")] = None,
+    unknown: Unknown = "error",
     device: Device = "auto",
     quiet: Quiet = False,
     as_json: Json = False,
@@ -70,8 +71,8 @@ def heads(
     if by not in names and not (repeated and by in _repeated_names()):
         raise ValueError(f"--by {by!r} is not a statistic; there are {', '.join(names)}")
 
-    subject = open_model(model, device)
-    chosen = read_texts(subject, text, data, texts, length)
+    subject = open_model(model, device, unknown)
+    chosen = read_texts(subject, model, text, data, texts, length)
     from headwise.heads import roles, statistics
 
     with progress_of("texts", quiet) as progress:

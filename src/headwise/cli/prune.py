@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from headwise.cli.options import Device, Json, Quiet
+from headwise.cli.options import Device, Json, Quiet, Unknown
 from headwise.cli.subjects import (
     AnyModel,
     Calibration,
@@ -59,6 +59,7 @@ def prune(
     data: Data = None,
     tokens: Calibration = 20_000,
     held_out: HeldOut = 4_000,
+    unknown: Unknown = "error",
     device: Device = "auto",
     quiet: Quiet = False,
     as_json: Json = False,
@@ -77,11 +78,11 @@ def prune(
     check_new_folder(out)
     chosen = None if heads is None else _parsed(heads, "--heads")
     kept = None if protect is None else [] if protect == "none" else _parsed(protect, "--protect")
-    subject = open_model(model, device)
+    subject = open_model(model, device, unknown)
     from headwise import compress
     from headwise.compress.rows import losses
 
-    calibration, unseen = calibration_rows(subject, data, tokens, held_out)
+    calibration, unseen = calibration_rows(subject, model, data, tokens, held_out)
     if kept is None:
         kept = [] if chosen is not None else _induction_heads(subject, calibration)
     if chosen is None:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from headwise.hub import Subject
+    from headwise.text.corpus import Corpus
 
 AnyModel = Annotated[
     str, typer.Argument(help="A model folder of headwise, or a Hugging Face folder or name.")
@@ -25,7 +26,8 @@ Data = Annotated[
     str | None,
     typer.Option(
         help="Where texts are taken from: a file, a folder, a pattern in quotes, `-`, or a built-in name "
-        "(python-docs, python-source, shakespeare). Default: python-docs."
+        "(python-docs, python-source, shakespeare). Default: what the model's training held out, else "
+        "python-docs."
     ),
 ]
 Texts = Annotated[int, typer.Option(help="How many texts to take from --data, evenly spaced.")]
@@ -38,27 +40,50 @@ _DEFAULT_DATA = "python-docs"
 _BETWEEN_LINES = 10.0  # seconds
 
 
-def open_model(source: str, device: str) -> Subject:
-    """Open the model that a verb was given."""
+def open_model(source: str, device: str, unknown: Literal["error", "skip"] = "error") -> Subject:
+    """Open the model that a verb was given.
+
+    Raises ValueError as `open_subject` does, and for unknown characters to be left out of what is read by a
+    tokenizer that knows all.
+    """
     from headwise.hub import open_subject
+    from headwise.hub.subject import OwnSubject
     from headwise.model.device import pick_device
 
-    return open_subject(source, pick_device(device))
+    subject = open_subject(source, pick_device(device))
+    if isinstance(subject, OwnSubject):
+        subject.unknown = unknown
+    elif unknown == "skip":
+        raise ValueError(
+            "--unknown skip is for models of headwise; a Hugging Face tokenizer has a way of its own with "
+            "characters that it does not know, so leave it out"
+        )
+    return subject
+
+
+def open_data(source: str, data: str | None) -> Corpus:
+    """Return the text that a verb was given, by default that which the run of the model held out."""
+    from headwise.text.corpus import open_corpus
+    from headwise.training.run_data import held_out_text
+
+    if data is not None:
+        return open_corpus(data)
+    return held_out_text(source) or open_corpus(_DEFAULT_DATA)
 
 
 def read_texts(
-    subject: Subject, text: str | None, data: str | None, texts: int, length: int
+    subject: Subject, source: str, text: str | None, data: str | None, texts: int, length: int
 ) -> list[list[int]]:
-    """Return the token ids of the texts that a verb was given.
+    """Return the token ids of the texts that a verb was given, for the model that `source` names.
 
     Raises ValueError for both kinds of text at once, and as `sample_texts` does.
     """
     from headwise.heads.texts import sample_texts
-    from headwise.text.corpus import Corpus, open_corpus
+    from headwise.text.corpus import Corpus
 
     if text is not None and data is not None:
         raise ValueError("give either --text or --data, not both")
-    corpus = open_corpus(data or _DEFAULT_DATA) if text is None else Corpus.from_text(text, "--text")
+    corpus = open_data(source, data) if text is None else Corpus.from_text(text, "--text")
     return sample_texts(subject, corpus, texts=texts, length=length)
 
 
@@ -88,18 +113,17 @@ def progress_of(title: str, quiet: bool) -> Iterator[Callable[[int, int], None] 
 
 
 def calibration_rows(
-    subject: Subject, data: str | None, tokens: int, held_out: int
+    subject: Subject, source: str, data: str | None, tokens: int, held_out: int
 ) -> tuple[list[Tensor], list[Tensor]]:
     """Return rows of tokens to fit to, and rows of those that follow, to measure on.
 
     Raises ValueError for numbers below 2, and for a text that has not so many tokens.
     """
     from headwise.compress.rows import rows_of
-    from headwise.text.corpus import open_corpus
 
     if min(tokens, held_out) < 2:
         raise ValueError(f"--tokens and --held-out must be at least 2, got {tokens} and {held_out}")
-    corpus = open_corpus(data or _DEFAULT_DATA)
+    corpus = open_data(source, data)
     rows = rows_of(subject, corpus.chunks(), most=tokens + held_out)
     read = sum(row.numel() for row in rows)
     if read < tokens + held_out:

@@ -23,6 +23,7 @@ from headwise.hub.tokens import TokenBatch
 from headwise.model import GPT, load_model
 from headwise.model.folder import FORMAT
 from headwise.text import Tokenizer
+from headwise.text.tokenizer import Unknown
 
 Side = Literal["right", "left"]
 Predicts = Literal["next token", "masked token", "nothing"]
@@ -206,9 +207,11 @@ class OwnSubject(Subject):
         self.special_ids = frozenset()
         self.vocab_size = model.config.vocab_size
         self.pad_id = 0
+        self.unknown: Unknown = "error"
+        """What `encode` does with characters that the tokenizer does not know."""
 
     def encode(self, text: str) -> list[int]:
-        return self.tokenizer.encode(text)
+        return self.tokenizer.encode(text, unknown=self.unknown)
 
     def decode(self, ids: Sequence[int]) -> str:
         return self.tokenizer.decode(ids)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from headwise.text import Prepared, open_corpus, open_prepared, prepare
+from headwise.text import Corpus, Prepared, open_corpus, open_prepared, prepare
 from headwise.text.prepare import USUAL_FRACTION, TooShortError, survey
 from headwise.training.checkpoint import file_hash
 from headwise.training.config import RunConfig
@@ -92,3 +92,21 @@ def check_identity(before: dict[str, str], now: dict[str, str]) -> None:
             f"cannot resume: {' and '.join(changed)} changed since this run began; put the run folder's own "
             "files back or start a new run"
         )
+
+
+def held_out_text(folder: Path | str, *, most: int = 2_000_000) -> Corpus | None:
+    """Return the text that a run held out from training, or None if the folder is no run's or held out none.
+
+    most: tokens of it to read.
+
+    Raises:
+        ValueError: the run's tokens are damaged.
+    """
+    tokens = RunFolder(folder).tokens
+    if not tokens.is_dir():
+        return None
+    prepared = open_prepared(tokens)
+    if prepared.validation is None:
+        return None
+    text = prepared.tokenizer.decode(prepared.validation.tokens[:most].tolist())
+    return Corpus.from_text(text, f"what {folder} held out")
