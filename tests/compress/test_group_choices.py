@@ -9,12 +9,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from headwise.compress import expand, group
+from headwise.compress import expand, group, prune
 from headwise.compress.partition import most_alike
 from headwise.compress.rows import losses
 from headwise.hub.subject import OwnSubject
 from headwise.hub.surgery import head_counts
-from headwise.model import Sampling, generate_ids
 from headwise.text import Tokenizer
 
 Make = Callable[..., nn.Module]
@@ -86,20 +85,29 @@ def test_texts_of_a_subject_are_cut_into_rows(make_gpt: Make) -> None:
         group(subject, 2, "closed", ["a"])
 
 
+@torch.no_grad()
+def written_by(model: nn.Module) -> Tensor:
+    """Texts (128, 31) drawn from a model, on which no other can be expected to lose less."""
+    torch.manual_seed(0)
+    ids = torch.randint(31, (128, 1))
+    for _ in range(30):
+        ids = torch.cat((ids, torch.multinomial(model(ids)[:, -1].softmax(dim=-1), 1)), dim=1)
+    return ids
+
+
 def test_auto_keeps_the_candidate_that_loses_least(
     make_gpt: Make, rows: list[Tensor], scramble: Make, gap: Gap
 ) -> None:
     parent = make_gpt(n_head=6, n_kv_head=2, d_head=6)
     scrambled = scramble(expand(parent), permute=True, seed=2)
-    written = [list(generate_ids(parent, [start], 31, Sampling(0.3), seed=start)) for start in range(8)]
-    held_out = [torch.tensor(written)]
+    held_out = [written_by(parent)]
     result = group(scrambled, 2, "auto", rows, groups="auto", held_out=held_out)
-    assert (result.method, result.groups) == ("closed", "similar")
-    assert len(result.candidates) == 12
-    assert result.candidates["closed", "similar"] == min(result.candidates.values())
-    assert result.candidates["closed", "similar"] == pytest.approx(
-        float(losses(parent, held_out).mean()), abs=1e-5
-    )
+    # both find the parent again, up to rounding
+    assert result.method in ("closed", "fitted")
+    assert result.groups == "similar"
+    assert len(result.candidates) == 14
+    assert result.candidates[result.method, "similar"] == min(result.candidates.values())
+    assert min(result.candidates.values()) == pytest.approx(float(losses(parent, held_out).mean()), abs=1e-5)
     assert gap(result.model, parent) < 1e-5
 
 
@@ -111,6 +119,13 @@ def test_each_layer_may_have_its_own_count(make_gpt: Make, rows: list[Tensor]) -
     assert made.config.layer_heads == ((4, 4), (4, 1))
     assert result.cache_share == 5 / 8
     assert made.new_cache(3).nbytes * 8 == model.new_cache(3).nbytes * 5
+
+
+def test_layers_without_heads_are_passed_over(make_gpt: Make, rows: list[Tensor], gap: Gap) -> None:
+    parent = prune(make_gpt(n_head=4, n_kv_head=2, d_head=6), [(0, h) for h in range(4)]).model
+    result = group(expand(parent), 2, "closed", rows)
+    assert result.after == [(0, 0), (4, 2)]
+    assert gap(result.model, parent) < 1e-5
 
 
 def test_training_mode_and_gradients_stay(make_gpt: Make, rows: list[Tensor]) -> None:

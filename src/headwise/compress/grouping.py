@@ -153,19 +153,22 @@ def wanted_counts(model: nn.Module, n_kv_head: int | Sequence[int]) -> list[int]
     Raises:
         ValueError: another number of layers, or a number that does not divide what a layer has.
     """
-    now = [g for _, g in head_counts(model) if g]
-    counts = [n_kv_head] * len(now) if isinstance(n_kv_head, int) else list(n_kv_head)
-    if len(counts) != len(now):
-        raise ValueError(f"n_kv_head gives {len(counts)} numbers, but the model has {len(now)} layers")
-    for layer, (wanted, there) in enumerate(zip(counts, now, strict=True)):
+    handles = layer_handles(model)
+    counts = [n_kv_head] * len(handles) if isinstance(n_kv_head, int) else list(n_kv_head)
+    if len(counts) != len(handles):
+        raise ValueError(
+            f"n_kv_head gives {len(counts)} numbers, but the model has {len(handles)} layers with heads"
+        )
+    for handle, wanted in zip(handles, counts, strict=True):
+        there = handle.n_kv_head
         if wanted > there:
             raise ValueError(
-                f"n_kv_head={wanted} is more than the {there} key/value heads that layer {layer} has; "
+                f"n_kv_head={wanted} is more than the {there} key/value heads that layer {handle.index} has; "
                 "grouping makes fewer, expand() makes more"
             )
         if wanted < 1 or there % wanted:
             raise ValueError(
-                f"n_kv_head={wanted} does not divide the {there} key/value heads of layer {layer}; "
+                f"n_kv_head={wanted} does not divide the {there} key/value heads of layer {handle.index}; "
                 f"counts that fit: {counts_that_fit(there, wanted)}"
             )
     return counts

@@ -39,12 +39,6 @@ def side_by_side(first: Merge, second: Merge) -> Merge:
     return Merge(joined(first.into, second.into), joined(first.back, second.back))
 
 
-def unchanged(width: int, like: Tensor) -> Merge:
-    """Return the merge of one head with nothing."""
-    one = torch.eye(width, dtype=like.dtype, device=like.device).unsqueeze(0)
-    return Merge(one, one)
-
-
 def merge_keys(weights: LayerWeights, merges: list[Merge]) -> LayerWeights:
     """Return the layer with the keys of neighbouring heads merged, one merge after the other.
 

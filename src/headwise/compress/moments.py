@@ -16,23 +16,22 @@ SHRINK = 1e-4
 
 
 class Moments:
-    """E[x yᵀ] of pairs of vectors, as a running sum, kept on the CPU."""
+    """E[x xᵀ] of vectors, as a running sum, kept on the CPU."""
 
     def __init__(self) -> None:
         self._sum: Tensor | None = None
         self.count = 0
 
-    def update(self, x: Tensor, y: Tensor | None = None) -> None:
-        """Take in x (…, N) and y (…, L), by default x again."""
+    def update(self, x: Tensor) -> None:
+        """Take in x (…, N)."""
         rows = x.reshape(-1, x.shape[-1]).cpu().double()
-        others = rows if y is None else y.reshape(-1, y.shape[-1]).cpu().double()
-        product = rows.T @ others
+        product = rows.T @ rows
         self._sum = product if self._sum is None else self._sum + product
         self.count += len(rows)
 
     @property
     def mean(self) -> Tensor:
-        """E[x yᵀ], (N, L).
+        """E[x xᵀ], (N, N).
 
         Raises:
             ValueError: nothing was taken in.

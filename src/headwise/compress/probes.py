@@ -62,7 +62,7 @@ def recall_rows(
         )
     if length < 4 * pairs:
         raise ValueError(
-            f"length={length} is too short for {pairs} pairs, which take {4 * pairs} tokens with their questions"
+            f"length={length} is too short for {pairs} pairs, which take {4 * pairs} tokens with questions"
         )
     if len(set(keys)) < pairs or len(set(values)) < pairs:
         raise ValueError(

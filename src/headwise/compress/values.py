@@ -100,12 +100,13 @@ def _back(own: Tensor, grams: Tensor, into: Tensor) -> Tensor:
 def _into(own: Tensor, grams: Tensor, costs: Tensor, back: Tensor, start: Tensor) -> Tensor:
     """Solve Σ_h backᵀ Q back S B = Σ_h backᵀ Q own B for S by conjugate gradients from where S is."""
     weighted = back.mT @ costs  # (H, V, V)
+    pulled = weighted @ back
 
     def left(s: Tensor) -> Tensor:
-        return torch.einsum("hvw,hwx,xy,hyz->vz", weighted, back, s, grams)
+        return (pulled @ s @ grams).sum(dim=0)
 
     found = start
-    residual = torch.einsum("hvw,hwx,hxz->vz", weighted, own, grams) - left(found)
+    residual = (weighted @ own @ grams).sum(dim=0) - left(found)
     direction, energy = residual, residual.square().sum()
     least = 1e-24 * energy
     for _ in range(20):
