@@ -48,7 +48,7 @@ def browser() -> Iterator[Any]:
     if found is None and not os.environ.get("CI"):
         pytest.skip("no Chromium is installed; `apt install chromium` to test the page in a browser")
     with playwright.sync_playwright() as driver:
-        chromium = driver.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        chromium = driver.chromium.launch(executable_path=found, args=["--no-sandbox", "--disable-gpu"])
         yield chromium
         chromium.close()
 
