@@ -20,6 +20,7 @@ lint: $(READY)
 # Side by side with peers; needs a machine that does nothing else, and about half an hour.
 bench: $(READY)
 	$(BIN)/python bench/attention.py
+	$(BIN)/python bench/page.py
 
 # Installed anew whenever what to install has changed.
 $(READY): pyproject.toml constraints.txt

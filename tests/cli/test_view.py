@@ -60,6 +60,13 @@ def test_view_measures_on_a_corpus_and_silences(
     assert "corpus.txt: 3" in page
 
 
+def test_view_lets_the_model_go_on(headwise: Callable[..., Any], folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "page.html"
+    done = headwise("view", folder, "--text", "abc", "--continue", "5", "-o", out, "--json")
+    assert json.loads(done.out)["tokens"] == 8
+    assert '"prompt":3' in out.read_text(encoding="utf-8")
+
+
 def test_view_puts_another_model_beside(headwise: Callable[..., Any], folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "page.html"
     done = headwise("view", folder, "--text", "abc abc", "--beside", folder, "-o", out)
@@ -75,6 +82,8 @@ def test_view_puts_another_model_beside(headwise: Callable[..., Any], folder: Pa
         (["--text", "abc", "--silence", "zero"], "give --data"),
         (["--text", "a" * 33], "reads at most 32"),
         (["--text", "Ω"], "Ω"),
+        (["--text", "a", "--continue", "-1"], "--continue must be"),
+        (["--text", "a" * 32, "--continue", "3"], "reads at most 32 tokens"),
         (["--text", "a", "--out", "/"], "is a folder"),
     ],
 )

@@ -43,6 +43,10 @@ def view(
         Silence,
         typer.Option(help="Also measure what each head is worth, by silencing it this way (needs --data)."),
     ] = "no",
+    go_on: Annotated[
+        int,
+        typer.Option("--continue", help="Let the model write so many more tokens first, and mark them."),
+    ] = 0,
     title: Annotated[str | None, typer.Option(help="The page's heading. Default: the model's name.")] = None,
     device: Device = "auto",
     quiet: Quiet = False,
@@ -59,6 +63,8 @@ def view(
         raise ValueError("--text is empty; give a text of at least one character")
     if silence != "no" and data is None:
         raise ValueError("--silence measures on a corpus; give --data as well")
+    if go_on < 0:
+        raise ValueError(f"--continue must be at least 0, got {go_on}")
     if out.is_dir():
         raise ValueError(f"--out {out} is a folder; give the name of a file in it, such as {out}/heads.html")
 
@@ -77,7 +83,12 @@ def view(
         corpus = open_corpus(data)
         measured = sample_texts(subject, corpus, texts=texts, length=length)
         measured_on = f"{corpus.name}: {len(measured)} × {max(map(len, measured))}"
-    shown = text if text is not None else (measured or [])[0]
+    shown = subject.encode(text) if text is not None else (measured or [])[0]
+    prompt = None
+    if go_on:
+        from headwise.report.viewer.continuation import continued
+
+        shown, prompt = continued(subject, shown, go_on)
     heads = sum(layer.n_head for one in (subject, other) if one is not None for layer in one.layers)
 
     def look(one: Subject) -> ViewData:
@@ -89,6 +100,7 @@ def view(
             how=silence,
             title=title if one is subject else None,
             source=measured_on,
+            prompt=prompt,
             planned_heads=heads,
         )
 

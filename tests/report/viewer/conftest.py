@@ -48,7 +48,7 @@ def browser() -> Iterator[Any]:
     if found is None and not os.environ.get("CI"):
         pytest.skip("no Chromium is installed; `apt install chromium` to test the page in a browser")
     with playwright.sync_playwright() as driver:
-        chromium = driver.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        chromium = driver.chromium.launch(executable_path=found, args=["--no-sandbox", "--disable-gpu"])
         yield chromium
         chromium.close()
 
@@ -115,37 +115,44 @@ class Opened:
         return url
 
 
+USUAL = {"viewport": {"width": 1360, "height": 1000}, "locale": "en-GB"}
+
+
+@pytest.fixture(scope="session")
+def usual_context(browser: Any) -> Any:
+    """Where pages are opened that ask for nothing special; making one for each takes a while."""
+    return browser.new_context(**USUAL)
+
+
 @pytest.fixture
-def open_page(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Opened]]:
+def open_page(browser: Any, usual_context: Any, tmp_path: Path) -> Iterator[Callable[..., Opened]]:
     """Open a view, or the text of a page, as a file."""
     wrong: list[str] = []
-    contexts = []
+    pages: list[Any] = []
+
+    def watch(route: Any) -> None:
+        if route.request.url.startswith(("file:", "data:", "blob:")):
+            route.continue_()
+        else:
+            wrong.append(f"request: {route.request.url}")
+            route.abort()
 
     def opened(view: HeadView | str, fragment: str = "", *, script: str = "", **options: Any) -> Opened:
-        path = tmp_path / f"page{len(contexts)}.html"
+        path = tmp_path / f"page{len(pages)}.html"
         path.write_text(view if isinstance(view, str) else view.html(), encoding="utf-8")
-        options = {"viewport": {"width": 1360, "height": 1000}, "locale": "en-GB"} | options
-        context = browser.new_context(**options)
-        contexts.append(context)
-        context.add_init_script(KEEP_COPIES + script)
+        context = browser.new_context(**USUAL | options) if options else usual_context
         page = context.new_page()
+        pages.append(page)
+        page.add_init_script(KEEP_COPIES + script)
         page.on("console", lambda message: wrong.append(f"console: {message.text}"))
         page.on("pageerror", lambda error: wrong.append(f"error: {error}"))
         page.on("dialog", lambda dialog: wrong.append(f"dialog: {dialog.message}"))
-
-        def watch(route: Any) -> None:
-            if route.request.url.startswith(("file:", "data:", "blob:")):
-                route.continue_()
-            else:
-                wrong.append(f"request: {route.request.url}")
-                route.abort()
-
         page.route("**/*", watch)
         page.goto(path.as_uri() + fragment)
         page.wait_for_function(READY)
         return Opened(page)
 
     yield opened
-    for context in contexts:
-        context.close()
+    for page in pages:
+        page.close() if page.context is usual_context else page.context.close()
     assert not wrong, wrong

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import base64
 import zlib
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
+import tokenizers
 import torch
 
 from headwise.heads import statistics
@@ -60,9 +62,14 @@ def test_the_packed_numbers_are_the_tables(subject: Subject) -> None:
     )
     np.testing.assert_allclose(numbers[island["columns"].index("delta")], [0, 0.1, 0.2, 0.3] * 2, atol=1e-6)
     assert "strength" in island["columns"]
-    short = view_data(subject, TEXT, ablation=ablation[1:])
-    with pytest.raises(ValueError, match="ablation has no row for layer 1, head 3"):
-        packed(short)
+    some = packed(view_data(subject, TEXT, ablation=ablation[1:]))
+    delta = unpacked(some["numbers"], np.float32).reshape(-1, 8)[some["columns"].index("delta")]
+    assert np.isnan(delta).tolist() == [False] * 7 + [True]
+    lacking = replace(data, table=data.table[1:])
+    with pytest.raises(ValueError, match="statistics has no row for layer 0, head 0"):
+        packed(lacking)
+    with pytest.raises(ValueError, match="more than one row"):
+        packed(replace(data, ablation=pd.concat([ablation, ablation])))
 
 
 def test_a_long_text_keeps_its_windows_and_their_norms(subject: Subject) -> None:
@@ -127,3 +134,46 @@ def test_models_of_other_tokens_or_pieces_are_not_put_side_by_side(subject: Subj
     with pytest.raises(ValueError, match="show different pieces"):
         packed(view_data(subject, long), view_data(subject, long, most_cells=20_000))
     assert packed(first, first)["other"]["title"] == "tiny"
+
+
+def test_an_encoder_sees_both_ways_and_its_special_tokens_are_known() -> None:
+    hf = pytest.importorskip("transformers")
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "play", "##s", "."]
+    engine = tokenizers.Tokenizer(
+        tokenizers.models.WordPiece({word: at for at, word in enumerate(words)}, unk_token="[UNK]")
+    )
+    engine.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
+    engine.decoder = tokenizers.decoders.WordPiece()
+    engine.post_processor = tokenizers.processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    tokenizer = hf.PreTrainedTokenizerFast(
+        tokenizer_object=engine,
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+        pad_token="[PAD]",
+        unk_token="[UNK]",
+        mask_token="[MASK]",
+    )
+    torch.manual_seed(0)
+    config = hf.BertConfig(
+        vocab_size=len(words),
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        max_position_embeddings=16,
+        attn_implementation="eager",
+    )
+    model = hf.BertForMaskedLM(config).eval()
+    data = view_data(Subject.of(model, tokenizer, "encoder"), "the cat plays.")
+    assert data.queries.labels == ("[CLS]", "the", "cat", "play", "##s", ".", "[SEP]")
+    assert data.queries.word_labels == ("[CLS]", "the", "cat", "plays", ".", "[SEP]")
+    assert data.queries.special == (True, *[False] * 5, True)
+    assert not data.causal
+    assert not data.panes[0].triangle
+    with torch.no_grad():
+        ids = torch.tensor([tokenizer("the cat plays.")["input_ids"]])
+        (weights,) = model(ids, output_attentions=True).attentions
+    cells = np.stack(data.panes[0].layers[0]).reshape(2, 7, 7)
+    np.testing.assert_allclose(((cells - 1.0) / 254) ** 2, weights[0].numpy(), atol=0.004)

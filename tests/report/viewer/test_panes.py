@@ -44,6 +44,13 @@ def test_a_longer_text_stays_within_bounds(tokens: int, heads: int) -> None:
     assert all(pane.rows == pane.columns for pane in windows)
 
 
+def test_windows_are_as_wide_as_there_is_room() -> None:
+    few = plan(2048, 2048, 16, causal=True)
+    many = plan(2048, 2048, 144, causal=True)
+    assert few[0].rows == (0, 512)
+    assert many[0].rows == (0, 128)
+
+
 def test_more_heads_than_a_page_holds_are_refused() -> None:
     with pytest.raises(ValueError, match="heads are too many"):
         plan(2048, 2048, 10_000_000, causal=True)

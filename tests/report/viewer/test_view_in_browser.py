@@ -219,6 +219,12 @@ def test_several_heads_of_different_layers_are_summed_or_their_maximum_taken(
     np.testing.assert_allclose(
         page.matrix(12, 12), np.maximum(weights[0, 0], weights[1, 0]) * seen, atol=STEP
     )
+    assert page.find(".map .legend span").all_inner_texts()[:2] == ["0", "1"]
+    # weights without a model know nothing of values, so a link that asks for them gets the sum
+    page.page.goto(page.page.url.replace("combine=max", "combine=value"))
+    page.settle()
+    assert page.find('[data-role="combine"]').input_value() == "sum"
+    assert page.find(".map .legend span").all_inner_texts()[:2] == ["0", "2"]
     page.find(".chip button").first.click()
     page.settle()
     assert page.pressed() == ["1.0"]

@@ -25,8 +25,8 @@ _LEVEL = 6
 def packed(data: ViewData, beside: ViewData | None = None) -> dict[str, Any]:
     """Return what the page's script is given.
 
-    Raises ValueError if a head has no row, or more than one, in a table, and for a model beside it that has
-    other tokens or other panes.
+    Raises ValueError if a head has no statistics, or more than one row in a table, and for a model beside it
+    that has other tokens or other panes.
     """
     island = _packed(data)
     if beside is None:
@@ -137,7 +137,8 @@ def _numbers(data: ViewData) -> pd.DataFrame:
         indexed = table.set_index(["layer", "head"])
         if not indexed.index.is_unique:
             raise ValueError(f"the table of {name} has more than one row for a head")
-        if missing := [head for head in data.heads if head not in indexed.index]:
+        missing = [head for head in data.heads if head not in indexed.index]
+        if missing and name != "ablation":  # of which only some heads may have been silenced
             raise ValueError(
                 f"the table of {name} has no row for layer {missing[0][0]}, head {missing[0][1]}"
             )

@@ -19,7 +19,7 @@ MOST_CELLS = 5_500_000
 MOST_TOKENS = 512
 """A longer text is not shown at once: a cell of the map would be smaller than a pixel."""
 _OVERVIEW_SHARE = 0.25
-_WINDOWS = (128, 96, 64, 48, 32, 16)
+_WINDOWS = (512, 256, 128, 96, 64, 48, 32, 16)
 _MOST_WINDOWS = 8
 
 

@@ -114,12 +114,12 @@ const LABEL = 11;
 const LONGEST = 92;  // pixels of a label
 
 // Where everything goes, for a picture at most so wide.
-function figureLayout(shown, width, { titled }) {
+function figureLayout(shown, width, { titled, most = Infinity }) {
   const longest = (list) => Math.min(LONGEST, Math.max(...list.map((place) => textWidth(place.label, LABEL)))) + 8;
   const left = Math.ceil(longest(shown.rows));
   const top = Math.ceil(longest(shown.columns)) + (titled ? 30 : 0);
   const room = width - left - 2;
-  const cell = Math.min(28, Math.max(1, room / Math.max(shown.columns.length, shown.rows.length * 0.75)));
+  const cell = Math.max(1, Math.min(28, room / Math.max(shown.columns.length, shown.rows.length * 0.75), (most - top) / shown.rows.length));
   const w = Math.min(Math.max(1, cell) * shown.columns.length, Math.max(room, shown.columns.length));
   const dx = w / shown.columns.length;
   const dy = Math.min(dx, 28);

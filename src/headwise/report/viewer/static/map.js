@@ -79,8 +79,8 @@ function mapPanel(view) {
       return;
     }
     const look = mapLook(view, chosen);
-    const width = Math.max(240, Math.min(body.clientWidth || 480, 620));
-    if (layout?.asked !== width) layout = { asked: width, ...figureLayout(shown, width, { titled: false }) };
+    const width = Math.max(240, Math.min(body.clientWidth || 480, 640));
+    if (layout?.asked !== width) layout = { asked: width, ...figureLayout(shown, width, { titled: false, most: Math.max(320, window.innerHeight * 0.55) }) };
     if (painted?.hidden !== look.hidden) painted = { hidden: look.hidden, ...colouredCells(shown, state.scale, look.palette, look.hidden) };
     canvas.style.width = `${layout.width}px`;
     canvas.style.height = `${layout.height}px`;

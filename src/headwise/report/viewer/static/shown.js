@@ -149,12 +149,13 @@ function shownMap(store, state) {
     without(matrix, rows, columns, hidden, !byValue);
     return merged(matrix, columns, rowPlaces, columnPlaces, [pane.rows[0], pane.columns[0]]);
   });
-  const matrix = combined(matrices, byValue ? "sum" : state.combine);
+  const largest = !byValue && state.combine === "max";
+  const matrix = combined(matrices, largest ? "max" : "sum");
   if (byValue) asShares(matrix, rowPlaces.length, columnPlaces.length);
   const [looking, looked] = pairSides(data, state);
   const rowsKept = rowPlaces.filter((place) => ofSide(data, place, looking));
   const columnsKept = columnPlaces.filter((place) => ofSide(data, place, looked));
-  const top = !byValue && state.combine === "sum" ? state.chosen.length : 1;
+  const top = byValue || largest ? 1 : state.chosen.length;
   return shownAs({
     matrix: part(matrix, rowPlaces, columnPlaces, rowsKept, columnsKept), rows: rowsKept, columns: columnsKept, top, byValue, block: pane.block, hides: hidden.length > 0,
     window: pane.columns[1] - pane.columns[0] < (data.keys ?? data.queries).labels.length,

@@ -2,7 +2,7 @@
 
 const MOST_ARCS = 10;
 const LEAST_ARC = 0.03;
-const LISTED = 6;
+const LISTED = 5;
 
 function textPanel(view) {
   const { state, t, shown } = view;
@@ -54,6 +54,13 @@ function placeName({ t }, place) {
   return place.to - place.from > 1 ? t("block", place.from, place.to - 1) : `${t("position")} ${place.from}`;
 }
 
+const STANDS_FOR = { "⏎": "\n", "␣": " ", "⇥": "\t" };  // as labels have it
+
+function codePoint(character) {
+  const code = (STANDS_FOR[character] ?? character).codePointAt(0);
+  return `U+${code.toString(16).toUpperCase().padStart(4, "0")}`;
+}
+
 function tokenElement(view, side, place, at, count) {
   const { t } = view;
   const { prompt } = view.store.data;
@@ -61,7 +68,7 @@ function tokenElement(view, side, place, at, count) {
     prompt !== null && side !== "key" && (place.from < prompt ? t("prompt") : t("generated"))].filter(Boolean);
   const classes = ["token", place.special && "special", place.partial && "partial", place.joined && "joined",
     prompt !== null && place.from >= prompt && "generated"].filter(Boolean);
-  const points = [...place.label].length <= 3 ? ` (${[...place.label].map((c) => `U+${c.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}`).join(" ")})` : "";
+  const points = !place.partial && [...place.label].length <= 3 ? ` (${[...place.label].map(codePoint).join(" ")})` : "";
   const name = [`${place.label}, ${placeName(view, place)}`, ...notes].join(", ");
   return el("span", {
     class: classes.join(" "), role: "option", "aria-label": name, title: name + points, tabindex: -1, dir: "auto", "aria-selected": "false",
