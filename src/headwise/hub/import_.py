@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from torch import nn
 
+from headwise.hub.opening import without_bars
 from headwise.hub.stock import CLASSES, EPS, ROPE_BASE, Family, from_stock
 from headwise.model import GPT, GPTConfig
 from headwise.text import Tokenizer
@@ -60,7 +61,8 @@ def import_folder(folder: Path | str) -> tuple[GPT, Tokenizer]:
     if not (folder / "tokenizer.json").is_file():
         raise FileNotFoundError(f"{folder} holds no tokenizer.json, which a GPT of headwise needs")
     tokenizer = Tokenizer.from_file(folder / "tokenizer.json")
-    loaded: nn.Module = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, dtype="auto")
+    with without_bars():
+        loaded: nn.Module = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, dtype="auto")
     model = from_transformers(loaded.eval())
     if tokenizer.vocab_size != model.config.vocab_size:
         raise ValueError(

@@ -69,7 +69,7 @@ def open_pretrained(source: str, device: str | torch.device, dtype: torch.dtype 
 def _nearest(source: str, load: Callable[..., T]) -> T:
     """Load from the folder or the cache, else from the network if there is one; raises OSError."""
     try:
-        with _without_bars():
+        with without_bars():
             return load(local_files_only=True)
     except OSError:
         if Path(source).is_dir() or not _online():
@@ -158,7 +158,7 @@ def _tokenizer(library: Any, source: str) -> Any:
 
 
 @contextmanager
-def _without_bars() -> Iterator[None]:
+def without_bars() -> Iterator[None]:
     """Keep the library from drawing progress bars over ours, where nothing is downloaded."""
     logging = transformers().utils.logging
     shown = logging.is_progress_bar_enabled()

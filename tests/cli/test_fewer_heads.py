@@ -1,0 +1,169 @@
+"""headwise group, headwise prune, headwise export, headwise import."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from headwise.hub import open_subject
+from headwise.hub.surgery import head_counts
+from headwise.model import GPT, GPTConfig, load_model, save_model
+from headwise.text import Tokenizer
+
+TEXT = "나는 학교에 간다. abc, abc; " * 8
+NUMBERS = ["--tokens", "60", "--held-out", "40"]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    tokenizer = Tokenizer.train("char", [TEXT])
+    torch.manual_seed(0)
+    config = GPTConfig(vocab_size=tokenizer.vocab_size, n_layer=2, n_head=4, d_model=16, block_size=16)
+    folder = tmp_path_factory.mktemp("models") / "a"
+    save_model(folder, GPT(config), tokenizer)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("data") / "text.txt"
+    file.write_text(TEXT, encoding="utf-8")
+    return file
+
+
+def last_json(done) -> dict:  # type: ignore[no-untyped-def, type-arg]
+    assert done.code == 0, done.err
+    return json.loads(done.out.splitlines()[-1])
+
+
+def test_group_writes_a_model_with_fewer_key_value_heads(
+    headwise: Callable, model: Path, data: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "slim"
+    result = last_json(
+        headwise(
+            "group",
+            model,
+            "--kv-heads",
+            "2,1",
+            "--method",
+            "mean",
+            "--data",
+            data,
+            *NUMBERS,
+            "-o",
+            out,
+            "--json",
+        )
+    )
+    made, _ = load_model(out)
+    assert head_counts(made) == [(4, 2), (4, 1)]
+    assert result["n_kv_head"] == [2, 1]
+    assert result["cache_share"] == 3 / 8
+    assert result["loss_before"] != result["loss_after"]
+
+
+def test_group_measures_all_methods_and_keeps_the_best(
+    headwise: Callable, model: Path, data: Path, tmp_path: Path
+) -> None:
+    done = headwise(
+        "group", model, "--cache", "0.5", "--data", data, *NUMBERS, "-o", tmp_path / "slim", "--json"
+    )
+    result = last_json(done)
+    assert len(result["candidates"]) == 7
+    assert min(result["candidates"].values()) == pytest.approx(result["loss_after"], abs=1e-5)
+    assert result["cache_share"] <= 0.5
+
+
+def test_prune_takes_out_the_named_heads(headwise: Callable, model: Path, data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "slim"
+    result = last_json(
+        headwise("prune", model, "--heads", "0.3, 1.0,1.1", "--data", data, *NUMBERS, "-o", out, "--json")
+    )
+    assert result["removed"] == ["0.3", "1.0", "1.1"]
+    made, _ = load_model(out)
+    assert head_counts(made) == [(3, 3), (2, 2)]
+
+
+@pytest.mark.parametrize("by", ["importance", "ablation"])
+def test_prune_counts_heads_and_leaves_the_protected(
+    headwise: Callable, model: Path, data: Path, tmp_path: Path, by: str
+) -> None:
+    options = ["--count", "3", "--by", by, "--protect", "0.0,0.1,1.3", "--data", data, *NUMBERS, "--json"]
+    result = last_json(headwise("prune", model, *options, "-o", tmp_path / "slim"))
+    assert len(result["removed"]) == 3
+    assert not set(result["removed"]) & {"0.0", "0.1", "1.3"}
+    assert result["protected"] == ["0.0", "0.1", "1.3"]
+
+
+def test_export_and_import_come_back_to_the_same_model(
+    headwise: Callable, model: Path, tmp_path: Path
+) -> None:
+    there, back = tmp_path / "there", tmp_path / "back"
+    assert headwise("export", model, "-o", there).code == 0
+    assert headwise("import", there, "-o", back).code == 0
+    ours, stock, again = (open_subject(folder) for folder in (model, there, back))
+    ids = ours.encode("나는 abc")
+    assert stock.encode("나는 abc") == ids
+    with torch.no_grad():
+        logits = [subject.run(subject.batch([ids])) for subject in (ours, stock, again)]
+    torch.testing.assert_close(logits[1], logits[0], atol=1e-4, rtol=0)
+    torch.testing.assert_close(logits[2], logits[0], atol=1e-5, rtol=0)
+
+
+def test_group_keeps_a_hugging_face_model_in_its_class(
+    headwise: Callable, model: Path, data: Path, tmp_path: Path
+) -> None:
+    there, out = tmp_path / "there", tmp_path / "slim"
+    headwise("export", model, "-o", there)
+    options = ["--kv-heads", "1", "--method", "closed", "--data", data, *NUMBERS, "-o", out]
+    assert headwise("group", there, *options).code == 0
+    config = json.loads((out / "config.json").read_text(encoding="utf-8"))
+    assert config["architectures"] == ["LlamaForCausalLM"]
+    assert config["num_key_value_heads"] == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["group", "{model}"], "either --kv-heads 2, or --cache 0.25"),
+        (["group", "{model}", "--kv-heads", "2", "--cache", "0.5"], "either --kv-heads 2, or --cache 0.25"),
+        (["group", "{model}", "--kv-heads", "two"], "must be a number or numbers with commas"),
+        (["group", "{model}", "--kv-heads", "3"], "3"),
+        (["group", "{model}", "--cache", "0.01"], "share=0.01"),
+        (["prune", "{model}"], "either --count 8, or --heads 0.3,2.1"),
+        (["prune", "{model}", "--count", "0"], "--count must be at least 1"),
+        (["prune", "{model}", "--heads", "0-1"], "layer.head with commas"),
+        (["prune", "{model}", "--heads", "7.0"], "7.0"),
+        (["prune", "{model}", "--heads", "0.1", "--protect", "0.1"], "protected"),
+    ],
+)
+def test_mistakes_end_in_one_line_and_leave_nothing(
+    headwise: Callable, model: Path, data: Path, tmp_path: Path, arguments: list[str], says: str
+) -> None:
+    given = [part.format(model=model) for part in arguments]
+    done = headwise(*given, "--data", data, *NUMBERS, "-o", tmp_path / "slim")
+    assert done.code == 2
+    assert says in done.err
+    assert done.err.count("\n") == 1
+    assert not (tmp_path / "slim").exists()
+
+
+def test_nothing_is_written_over(headwise: Callable, model: Path, data: Path, tmp_path: Path) -> None:
+    (tmp_path / "slim").mkdir()
+    (tmp_path / "slim" / "precious.txt").write_text("mine")
+    for verb, *more in (["group", "--kv-heads", "1"], ["prune", "--count", "1"], ["export"], ["import"]):
+        done = headwise(verb, model, *more, "-o", tmp_path / "slim")
+        assert done.code == 2
+        assert "is there already" in done.err
+    assert [file.name for file in (tmp_path / "slim").iterdir()] == ["precious.txt"]
+
+
+def test_too_little_text_is_refused(headwise: Callable, model: Path, data: Path, tmp_path: Path) -> None:
+    done = headwise("group", model, "--kv-heads", "1", "--data", data, "-o", tmp_path / "slim")
+    assert done.code == 2
+    assert "give more text or smaller numbers" in done.err
