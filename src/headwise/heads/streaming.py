@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
@@ -26,6 +25,7 @@ from headwise.attention.scratch import Scratch
 from headwise.attention.tile_plan import Plan
 from headwise.attention.tiles import Chunk, Part, Strip, Tile, TileSizes, chunks, length
 from headwise.heads.streaming_rows import LOWEST, Marks, Rows
+from headwise.heads.tile_sums import TileSums
 from headwise.heads.visibility import Census, Visible
 
 # On CPU a tile of scores and one of weights stay in a second-level cache of 2 MiB per thread. What is done
@@ -34,32 +34,6 @@ _ROWS = 128  # queries times heads of a group, per strip
 _KEYS = 1024
 _CPU_TILE_PER_THREAD = 2**18
 _OTHER_TILE = 2**24
-
-
-@dataclass(eq=False)
-class _Sums:
-    """What the tiles of a strip left, each on the scale of its own reference."""
-
-    largest: Tensor
-    """(N, m, R·t, 1), the largest score of content, those at distance -1 and 1 left out."""
-    reference: Tensor
-    """(N, m, R·t, 1), the largest score of all, LOWEST at least."""
-    moments: Tensor
-    """(N, m, R·t, 1), sum of (s - reference) exp(s - reference)."""
-    close: Tensor
-    """(N, m, R·t, 1), sum of |i - j| exp(s - reference) over keys at the strip's own positions."""
-    columns: Tensor
-    """(N, m, C, R·t), sums of columns times exp(s - reference)."""
-
-    def of(self, heads: slice) -> _Sums:
-        """Return those of some key/value heads, counted over (B · G)."""
-        return _Sums(*(t[:, heads] for t in vars(self).values()))
-
-    def scale(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the common reference (m, R·t, 1), what tiles are below it and the factor, (N, m, R·t, 1)."""
-        top = self.reference.amax(dim=0)
-        below = self.reference - top
-        return top, below, below.exp()
 
 
 class Sweep:
@@ -172,7 +146,7 @@ class Sweep:
         def take(name: str, *shape: int) -> Tensor:
             return self.scratch.take(name, (tiles, heads, *shape), self.wide)
 
-        sums = _Sums(
+        sums = TileSums(
             take("largest", rows, 1),
             take("reference", rows, 1),
             take("moments", rows, 1),
@@ -203,7 +177,7 @@ class Sweep:
         numbers = self.sizes.heads * rows * self.sizes.keys
         return chunks(self.request, max(1, numbers // (rows * widest)))
 
-    def _plain(self, part: Part, edge: int, sums: _Sums) -> None:
+    def _plain(self, part: Part, edge: int, sums: TileSums) -> None:
         """Do the tiles of a strip that are not its edge."""
         q = self._queries(part)
         tiles = [_of_chunk(tile, part.chunk) for tile in part.strip.tiles[edge:]]
@@ -224,7 +198,9 @@ class Sweep:
             for n, (tile, e) in enumerate(zip(tiles, kept, strict=True)):
                 self._receive(part.chunk, tile, shares[edge + n], e)
 
-    def _tile(self, part: Part, tile: Tile, q: Tensor, sums: _Sums, n: int, e: Tensor, *, edge: bool) -> None:
+    def _tile(
+        self, part: Part, tile: Tile, q: Tensor, sums: TileSums, n: int, e: Tensor, *, edge: bool
+    ) -> None:
         """Leave tile n in the sums, and exp(s - reference) in e (m, R·t, s)."""
         scores, reference = self._scores(part, tile, q), sums.reference[n]
         by_head = part.by_head(scores)  # (b, h, t, s)
@@ -357,7 +333,7 @@ class Sweep:
         near = part.by_head(e)[..., first - tile.keys.start : last - tile.keys.start] * apart
         torch.sum(near, dim=-1, keepdim=True, out=part.by_head(out))
 
-    def _combine(self, part: Part, sums: _Sums, edge: int) -> Tensor | None:
+    def _combine(self, part: Part, sums: TileSums, edge: int) -> Tensor | None:
         """Put all tiles of a strip on one scale and add them up; return the shares, (N, m, R·t, 1)."""
         rows, where = self.rows, part.where
         top, below, factor = sums.scale()
@@ -384,7 +360,7 @@ class Sweep:
                 target[where] = mine.mT.reshape(by_head.shape[:3])
         return None if self.received is None or not edge else self._shares(part, sums)
 
-    def _shares(self, part: Part, sums: _Sums) -> Tensor:
+    def _shares(self, part: Part, sums: TileSums) -> Tensor:
         """Return by what exp(s - reference) is multiplied to be a weight, 0 in queries that do not count."""
         top, _, factor = sums.scale()
         total = (factor * sums.columns[:, :, 0].unsqueeze(3)).sum(dim=0)  # (m, R·t, 1)
