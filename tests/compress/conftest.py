@@ -43,7 +43,7 @@ def enlarged(model: nn.Module) -> nn.Module:
             if parameter.ndim == 1 and "norm" not in name:
                 parameter.add_(0.3 * torch.randn_like(parameter))
             elif parameter.ndim == 2:
-                parameter.normal_(std=1.3 * parameter.shape[1] ** -0.5 if "embed" not in name else 0.3)
+                parameter.normal_(std=1.3 * parameter.shape[1] ** -0.5)
     return model
 
 
