@@ -52,7 +52,7 @@ def view(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Write a page on which to pick a head, see what it does and read what it is worth.
+    """Write one self-contained page about the heads of a model.
 
     It is one file and opens in any browser, without a network: all heads at a glance, each with its role; the
     chosen ones large; over the text, what each token looks at and who looks at it; what silencing each costs.

@@ -1,5 +1,6 @@
 // Putting it together: the state, and what is drawn anew when it changes.
 
+const FIRST_TOKEN = 31;  // which has something to look at, and stands near the beginning of the text
 const SCROLLING = ".text-scroll, .map-body, .heads > .scroll";
 
 class View {
@@ -18,7 +19,7 @@ class View {
     const first = this.mostTelling();
     this.state = {
       model: "a", pane: 0, chosen: [first], focus: first, pair: "all", several: false, combine: "sum", colour: "strength", direction: "both", scale: "sqrt",
-      side: data.keys === null ? "both" : "query", token: data.panes[0].rows[1] - 1, locked: false,
+      side: data.keys === null ? "both" : "query", token: Math.min(data.panes[0].rows[1] - 1, FIRST_TOKEN), locked: false,
       hideFirst: false, hideSpecial: false, words: false, table: false,
       language: (navigator.language || "en").startsWith("ko") ? "ko" : "en", theme: "auto",
     };
@@ -178,6 +179,7 @@ class View {
     this.paint();
     this.text.querySelector('[data-role="lock"]').checked = this.state.locked;
     if (this.root.activeElement?.classList.contains("token")) this.text.focusToken(side, at);
+    else this.text.reveal(this.chosenNow());
     if (this.standalone) this.remember();
   }
 }
@@ -198,6 +200,7 @@ async function startOne(host, css, standalone) {
   }
   const view = new View(host, stores, standalone, css);
   await view.update(standalone ? fromHash(location.hash, stores) : {});
+  view.text.reveal(view.chosenNow());
   let width = 0;
   new ResizeObserver(([entry]) => {
     const now = Math.round(entry.contentRect.width);

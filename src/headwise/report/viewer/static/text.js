@@ -39,6 +39,13 @@ function textPanel(view) {
     fillList(view, lists.out, chosen, "out");
     fillList(view, lists.in, chosen, "in");
   };
+  // Scrolls nothing but the box of the text.
+  panel.reveal = ({ side, at }) => {
+    const [token, box] = [tokens[side]?.[at], panel.querySelector(".text-scroll")];
+    if (!token) return;
+    const [inside, outside] = [token.getBoundingClientRect(), box.getBoundingClientRect()];
+    if (inside.top < outside.top || inside.bottom > outside.bottom) box.scrollTop += inside.top - outside.top - outside.height / 2;
+  };
   panel.focusToken = (side, at) => tokens[side][at]?.focus();
   panel.tokens = tokens;
   return panel;
