@@ -56,8 +56,9 @@ def test_the_page_holds_what_was_made(demo: tuple[Path, DemoSettings, Heard]) ->
     assert f"{result['parameters']:,}" in shown
     for variant in comparison["variants"]:
         assert f"{variant['mean_loss']:.4f}" in shown
-    for layer in range(4):
-        assert f"layer {layer}" in shown
+    assert 'class="headwise-view"' in shown
+    assert '"source":"' in shown
+    assert "held-out texts of" in shown  # what the heads' numbers were measured on
     assert "What attention costs" in shown
     assert "Its cache takes 262,144 bytes (256 KiB)" in shown  # 2 · 4 layers · 128 · 64 tokens · 4 bytes
     assert "<b>brown" not in shown  # the text is shown, not obeyed
@@ -112,7 +113,9 @@ def test_the_commands_on_the_page_parse_and_repeat_what_it_shows(
     shown = html.unescape(source)
     found = re.findall(r"<code>(headwise .*?)</code>", source, re.DOTALL)
     commands = [shlex.split(html.unescape(text)) for text in found]
-    assert {words[1] for words in commands} == {"train", "generate", "compare", "show", "cost", "demo"}
+    assert {words[1] for words in commands} == set(
+        ["train", "generate", "heads", "ablate", "compare", "show", "cost", "demo"]
+    )
     for words in commands:
         verb = words[1]
         app = typer.Typer()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import dataclasses
 import json
 import re
@@ -12,14 +11,12 @@ from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 
-import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from headwise.report import page
+from headwise.report import page, view_weights
 from headwise.report.figures import figure_svg
 from headwise.report.page import (
-    Attention,
     Comparison,
     ReportData,
     Sample,
@@ -100,9 +97,8 @@ def data(causal_weights: Callable) -> ReportData:
             plot(),
             [Sample("x")],
         ),
-        attention=Attention(
-            list(weights[:, None]), NASTY, visible=np.tri(len(NASTY), dtype=bool), caption="held <out>"
-        ),
+        heads=view_weights(list(weights), NASTY, title="Heads <h>"),
+        heads_note="held <out>",
         steps=[Step("Train <it>", "headwise train --data 'a <b>' && echo \"x\"", "note <n>")],
     )
 
@@ -117,7 +113,7 @@ def test_the_page_is_well_formed_and_has_every_section(data: ReportData) -> None
         "Loss",
         "What it writes",
         "Comparison",
-        "What every head looks at",
+        "What every head does",
         "What attention costs",
         "Repeat it",
     ]
@@ -139,14 +135,11 @@ def test_every_text_is_shown_literally(data: ReportData) -> None:
     assert {"b", "u", "i", "img", "s", "single"}.isdisjoint(tag for tag, _ in read.elements)
 
 
-def test_tokens_survive_inside_the_script_element(data: ReportData) -> None:
-    html = render_report(data)
-    read = Page(html)
-    assert len(read.named("script")) == 2
-    island = read.island()
-    assert island["queries"] == [*NASTY[:3], "<img␣src=x␣onerror=alert(1)>", *NASTY[4:7], "‹U+2028›"]
-    raw = html.split('id="maps">')[1].split("</script>")[0]
-    assert "<" not in raw
+def test_the_page_of_heads_is_a_section_of_it(data: ReportData) -> None:
+    read = Page(render_report(data))
+    assert len(read.named("script")) == 3
+    assert "나" in json.dumps(read.island(), ensure_ascii=False)
+    assert "held <out>" in read.text("p")
 
 
 def test_the_page_needs_nothing_from_elsewhere(data: ReportData) -> None:
@@ -164,41 +157,6 @@ def test_the_page_needs_nothing_from_elsewhere(data: ReportData) -> None:
     assert policy.startswith("default-src 'none'")
 
 
-def test_weights_can_be_read_back_and_hidden_is_not_zero(data: ReportData, causal_weights: Callable) -> None:
-    layers = Page(render_report(data)).island()["layers"]
-    assert isinstance(layers, list)
-    weights = causal_weights(2, 3, len(NASTY))
-    seen = np.tri(len(NASTY), dtype=bool)
-    for layer in range(2):
-        for head in range(3):
-            codes = np.frombuffer(base64.b64decode(layers[layer][head]), np.uint8).reshape(seen.shape)
-            assert (codes == 0).tolist() == (~seen).tolist()
-            read = ((codes[seen] - 1.0) / 254) ** 2
-            np.testing.assert_allclose(read, weights[layer, head][seen], atol=0.004)
-
-
-def test_zero_and_one_are_exact() -> None:
-    html = render_report(ReportData("t", attention=Attention(np.eye(2), ["a", "b"])))
-    layers = Page(html).island()["layers"]
-    assert isinstance(layers, list)
-    assert list(base64.b64decode(layers[0][0])) == [255, 1, 1, 255]
-
-
-def test_each_head_is_a_button_with_a_name_and_ragged_layers_leave_gaps() -> None:
-    eye = np.eye(2)
-    attention = Attention([np.stack([eye]), np.stack([eye, eye])], ["a", "b"])
-    read = Page(render_report(ReportData("t", attention=attention)))
-    buttons = [b for b in read.named("button") if b.get("class") == "map"]
-    assert [b["aria-label"] for b in buttons] == [
-        "Layer 0, head 0: enlarge",
-        "Layer 1, head 0: enlarge",
-        "Layer 1, head 1: enlarge",
-    ]
-    assert read.text("th")[:2] == ["head 0", "head 1"]
-    for button in read.named("button"):
-        assert button.get("aria-label")
-
-
 def test_what_is_left_empty_is_left_out() -> None:
     read = Page(render_report(ReportData("Only a title")))
     assert read.named("section") == []
@@ -214,7 +172,7 @@ def test_parameters_add_up(data: ReportData) -> None:
 
 
 def test_plots_take_the_colours_of_the_page_and_keep_apart(data: ReportData) -> None:
-    html = render_report(data)
+    html = render_report(dataclasses.replace(data, heads=None))
     read = Page(html)
     pictures = read.named("svg")
     assert len(pictures) == 3
@@ -249,14 +207,6 @@ def test_rows_of_the_comparison_must_fit_its_columns() -> None:
         render_report(ReportData("t", comparison=Comparison(["a", "b"], [["x"]], "s")))
 
 
-def test_too_many_weights_are_refused_with_the_limit(
-    data: ReportData, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(page, "_MOST_WEIGHTS", 383)
-    with pytest.raises(ValueError, match=r"384 attention weights are too many .*\(at most 383\)"):
-        render_report(data)
-
-
 def test_a_refused_report_leaves_the_old_page(data: ReportData, tmp_path: Path) -> None:
     path = tmp_path / "report" / "index.html"
     write_report(path, data)
@@ -274,34 +224,3 @@ def test_the_script_parses() -> None:
         pytest.skip("node is not installed")
     script = Path(page.__file__).parent / "templates" / "page.js"
     subprocess.run([node, "--check", script], check=True)
-
-
-def test_heads_open_by_mouse_and_keyboard_in_a_real_browser(tmp_path: Path) -> None:
-    browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if browser is None:
-        pytest.skip("no Chromium or Chrome is installed")
-    weights = np.array([[[1, 0], [1, 0]], [[1, 0], [0.25, 0.75]], [[1, 0], [0, 1]]])
-    attention = Attention(weights, ["<s>", "나"], visible=np.tri(2, dtype=bool))
-    html = render_report(ReportData("t", attention=attention))
-    scenario = (Path(__file__).parent / "page_scenario.js").read_text(encoding="utf-8")
-    path = tmp_path / "page.html"
-    path.write_text(html.replace("</body>", f"<script>{scenario}</script></body>"), encoding="utf-8")
-    command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-sync"]
-    command += ["--disable-background-networking", "--disable-component-update", "--disable-quic"]
-    command += [f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom", path.as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    assert Page(done.stdout).texts["pre"] == [
-        "pixels 253,231,37 23,23,28\n"
-        "stops 1\n"
-        "focus 1\n"
-        "true Layer 0, head 1\n"
-        "true Layer 0, head 2\n"
-        "나 (1) looks most at\n"
-        "나|1|0.75;<s>|0|0.25\n"
-        "query 나 (1) looks at key 나 (1): 0.75\n"
-        "query <s> (0) looks at key 나 (1): hidden\n"
-        "jump 0\n"
-        "false Layer 0, head 1\n"
-        "pixels 33,145,140\n"
-        "requests 0"
-    ]

@@ -9,17 +9,19 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import torch
 
 from headwise.cost import Workload, from_config, sweep_from
 from headwise.cost.cache import kv_cache_bytes, score_tensor_bytes
 from headwise.cost.numbers import say_bytes
+from headwise.heads import ablate
+from headwise.hub import Subject
 from headwise.model import GPT, PRESETS, generate, load_model
 from headwise.model.generation import GenerationOptions, default_prompt
 from headwise.report.cost_curves import cost_curves
 from headwise.report.curves import comparison_plot, loss_curves
 from headwise.report.figures import figure_svg, save_figure
-from headwise.report.page import Attention, Comparison, ReportData, Sample, Step, write_report
+from headwise.report.page import Comparison, ReportData, Sample, Step, write_report
+from headwise.report.viewer import HeadView, view_data
 from headwise.text import TokenFile, Tokenizer
 from headwise.training import Comparison as ComparisonResult
 from headwise.training import (
@@ -37,6 +39,7 @@ from headwise.training import (
 RUNGS = ["single-head", "multi-head"]
 PASSAGE_TOKENS = 48  # as many as can be read beside a map
 SAMPLE_TOKENS = 300
+MEASURED_TEXTS = 64
 
 
 @dataclass(frozen=True)
@@ -127,7 +130,8 @@ def run_demo(out: Path, settings: DemoSettings, observer: Observer | None = None
             loss_note="Training loss: single batches. Validation loss: the same held-out batches each time.",
             samples=_samples(model, tokenizer, _prompt(tokenizer, passage)),
             comparison=_comparison(comparison),
-            attention=_attention(model, tokenizer, passage),
+            heads=_heads(model, tokenizer, passage, prepared.validation),
+            heads_note="On a passage from the held-out text, which the model has not learned from.",
             **_cost(model),
             steps=_steps(out, settings, tokenizer, passage),
         ),
@@ -182,15 +186,15 @@ def _comparison(comparison: ComparisonResult) -> Comparison:
     )
 
 
-def _attention(model: GPT, tokenizer: Tokenizer, passage: list[int]) -> Attention:
-    with torch.no_grad():
-        _, weights = model(torch.tensor([passage]), return_weights=True)
-    return Attention(
-        weights=weights,
-        labels=tokenizer.labels(passage),
-        visible=np.tri(len(passage), dtype=bool),
-        caption="A passage from the held-out text, which the model has not learned from.",
-    )
+def _heads(model: GPT, tokenizer: Tokenizer, passage: list[int], held_out: TokenFile) -> HeadView:
+    """Return the page of heads on the passage, with what each is worth on other held-out texts."""
+    subject = Subject.of(model, tokenizer)
+    length = len(passage)
+    starts = np.linspace(0, max(0, held_out.count - length), MEASURED_TEXTS).astype(int).tolist()
+    texts = [held_out.tokens[start : start + length].tolist() for start in sorted(set(starts))]
+    worth = ablate(subject, texts, retrieval=None).table if len(texts) > 1 else None
+    source = f"{len(texts)} held-out texts of {length} tokens"
+    return HeadView(view_data(subject, passage, texts=texts, ablation=worth, title="Heads", source=source))
 
 
 def _passage(held_out: TokenFile, tokenizer: Tokenizer, length: int) -> list[int]:
@@ -263,6 +267,8 @@ def _steps(out: Path, settings: DemoSettings, tokenizer: Tokenizer, passage: lis
                 eval_every=evaluation,
             ),
         ),
+        Step("What every head does", command("heads", out / "model")),
+        Step("What each is worth", command("ablate", out / "model")),
         Step(
             "Look at heads", command("show", out / "model", text=tokenizer.decode(passage), out="heads.png")
         ),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import html
 import re
 from collections.abc import Mapping, Sequence
@@ -11,18 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
-import numpy as np
 from markupsafe import Markup
 from matplotlib.colors import TABLEAU_COLORS, to_hex
-from numpy.typing import NDArray
 
 from headwise import __version__
 from headwise.files import write_text
-from headwise.report.heatmap import viridis
-from headwise.report.maps import AttentionMaps, attention_maps
-
-# One byte per weight, a third more as base64: this many make a page that a browser still opens at once.
-_MOST_WEIGHTS = 16_000_000
+from headwise.report.viewer import HeadView
 
 
 @dataclass(frozen=True)
@@ -54,21 +47,6 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class Attention:
-    """Attention weights on one passage; see `maps.attention_maps` for the fields.
-
-    Attributes:
-        caption: where the passage comes from, in words.
-    """
-
-    weights: Any
-    labels: Sequence[str]
-    key_labels: Sequence[str] | None = None
-    visible: Any = None
-    caption: str = ""
-
-
-@dataclass(frozen=True)
 class Step:
     """A command that repeats one step of what the page shows."""
 
@@ -91,7 +69,9 @@ class ReportData:
         loss_plot: an SVG text (see `figures.figure_svg`).
         loss_note: how to read the plot.
         cost_plot, cost_note: the same for what attention costs.
-        samples, comparison, attention, steps: the sections of those names.
+        samples, comparison, steps: the sections of those names.
+        heads: the page of heads (see `viewer.HeadView`), which becomes a section.
+        heads_note: how to read it.
     """
 
     title: str
@@ -106,7 +86,8 @@ class ReportData:
     cost_note: str = ""
     samples: Sequence[Sample] = ()
     comparison: Comparison | None = None
-    attention: Attention | None = None
+    heads: HeadView | None = None
+    heads_note: str = ""
     steps: Sequence[Step] = ()
 
 
@@ -114,8 +95,7 @@ def write_report(path: Path, data: ReportData) -> None:
     """Write the page to `path`, all or nothing.
 
     Raises:
-        ValueError: attention weights that `attention_maps` refuses or that are too many for a page, a table
-            whose rows are not as long as its headings, or a plot that is not SVG.
+        ValueError: a table whose rows are not as long as its headings, or a plot that is not SVG.
     """
     write_text(path, render_report(data))
 
@@ -141,16 +121,10 @@ def render_report(data: ReportData) -> str:
     def raw(name: str) -> Markup:
         return Markup(templates.get_source(environment, name)[0])
 
-    maps = None
-    if data.attention:
-        a = data.attention
-        maps = attention_maps(a.weights, a.labels, key_labels=a.key_labels, visible=a.visible)
     return environment.get_template("index.html").render(
         data=data,
         total=sum(data.parameters.values()),
-        maps=maps,
-        most_heads=max(map(len, maps.layers)) if maps else 0,
-        island=_island(maps) if maps else None,
+        heads=Markup(data.heads._repr_html_()) if data.heads else "",
         loss_plot=_inline_svg(data.loss_plot, "Loss by training step", "loss"),
         comparison_plot=_inline_svg(
             data.comparison.plot if data.comparison else "", "Comparison of the variants", "comparison"
@@ -160,31 +134,6 @@ def render_report(data: ReportData) -> str:
         js=raw("page.js"),
         version=__version__,
     )
-
-
-def _island(maps: AttentionMaps) -> dict[str, Any]:
-    """What the page's script reads."""
-    count = sum(layer.size for layer in maps.layers)
-    if count > _MOST_WEIGHTS:
-        raise ValueError(
-            f"{count:,} attention weights are too many for one page (at most {_MOST_WEIGHTS:,}); "
-            "show a shorter passage or fewer layers"
-        )
-    return {
-        "queries": maps.queries,
-        "keys": maps.keys,
-        "palette": [to_hex(colour) for colour in viridis()(np.linspace(0, 1, 256))],
-        "layers": [[_encode(head, maps.visible) for head in layer] for layer in maps.layers],
-    }
-
-
-def _encode(weights: NDArray[np.float32], visible: NDArray[np.bool_]) -> str:
-    """One byte per weight: 0 is hidden, 1 … 255 the square root, which keeps small weights apart.
-
-    Reading a byte b back as ((b - 1) / 254)² is off by at most 0.004.
-    """
-    levels = 1 + np.rint(254 * np.sqrt(weights.clip(0, 1)))
-    return base64.b64encode(np.where(visible, levels, 0).astype(np.uint8).tobytes()).decode("ascii")
 
 
 def _inline_svg(svg: str, name: str, prefix: str) -> Markup:
