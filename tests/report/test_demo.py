@@ -113,9 +113,8 @@ def test_the_commands_on_the_page_parse_and_repeat_what_it_shows(
     shown = html.unescape(source)
     found = re.findall(r"<code>(headwise .*?)</code>", source, re.DOTALL)
     commands = [shlex.split(html.unescape(text)) for text in found]
-    assert {words[1] for words in commands} == set(
-        ["train", "generate", "heads", "ablate", "compare", "show", "cost", "demo"]
-    )
+    verbs = {"train", "generate", "heads", "ablate", "compare", "show", "cost", "demo"}
+    assert {words[1] for words in commands} == verbs
     for words in commands:
         verb = words[1]
         app = typer.Typer()
