@@ -24,8 +24,8 @@ from headwise.heads.statistics_columns import (
     TEXT_COLUMNS,
     Column,
 )
-from headwise.heads.streaming import Sweep
 from headwise.heads.streaming_rows import LOWEST, Marks, Rows
+from headwise.heads.streaming_threads import sweep_heads
 from headwise.heads.visibility import Visible
 from headwise.hub.layers import AttentionLayer
 from headwise.hub.tokens import TokenBatch
@@ -78,20 +78,19 @@ def reduce_call(
     )
     marks, known = _marks(call, batch, keys, request)
     key_norms = None if projection is None else _lengths(request.v, projection)
-    sweep = Sweep(request, marks, key_norms, near=BAND, received=received)
-    seen = sweep.run()
+    sweep = sweep_heads(request, marks, key_norms, near=BAND, received=received)
     region = request.region
     out = call.out.detach().narrow(2, region.row, region.rows)
     out_norms = None if projection is None else _lengths(out, projection)
     tally = _Tally(columns(received), request.q.shape[1], request.q.device)
     reducer = _Reducer(request, marks, known, key_norms, out_norms)
     for start in range(0, region.rows, _BLOCK):
-        reducer.block(sweep.rows, seen, slice(start, min(start + _BLOCK, region.rows)), tally)
+        reducer.block(sweep.rows, sweep.seen, slice(start, min(start + _BLOCK, region.rows)), tally)
         tally.settle()
     reducer.texts(tally)
     shares = None
     if sweep.received is not None:
-        equal = sweep.census.received.expand(sweep.received.shape)
+        equal = sweep.equal.expand(sweep.received.shape)
         shares = _received(sweep.received.double(), equal, tally)
         shares = F.pad(shares, (region.key, call.k.shape[2] - region.key - region.keys))
     tally.settle()

@@ -1,0 +1,125 @@
+"""The pass over the scores of a call, its heads shared out among threads.
+
+Tiles are small, and each of their operations would wait for every thread of PyTorch's own. On a CPU that is
+busy with something else that wait is long: so each thread takes heads of its own, from beginning to end.
+
+Letters: B batch, H query heads, G key/value heads, S keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, fields, replace
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headwise.attention.request import Request
+from headwise.heads.streaming import Sweep
+from headwise.heads.streaming_rows import Marks, Rows
+from headwise.heads.visibility import Visible
+
+_WORTH_A_THREAD = 2**16  # scores per thread; fewer are not worth starting one
+
+
+@dataclass(frozen=True, eq=False)
+class Swept:
+    """What the pass found."""
+
+    rows: Rows
+    seen: Visible
+    received: Tensor | None
+    """(B, H, S), what keys receive from the queries that count, if it was asked for."""
+    equal: Tensor
+    """(B, H|1, S), what they would get from equal weights."""
+
+
+def sweep_heads(
+    request: Request, marks: Marks, key_norms: Tensor | None, *, near: int, received: bool
+) -> Swept:
+    """Run the pass; see `Sweep` for the arguments."""
+    parts = _shares(request)
+    sweeps = [
+        Sweep(
+            _of_heads(request, share),
+            marks,
+            None if key_norms is None else key_norms[:, _queries(request, share)],
+            near=near,
+            received=received,
+        )
+        for share in parts
+    ]
+    seen = _in_threads([sweep.run for sweep in sweeps])
+    found = [sweep.received for sweep in sweeps if sweep.received is not None]
+    return Swept(
+        _joined([sweep.rows for sweep in sweeps]),
+        seen[0],
+        torch.cat(found, dim=1) if found else None,
+        sweeps[0].census.received,
+    )
+
+
+def _shares(request: Request) -> list[slice]:
+    """Cut the key/value heads into one part for each thread; one part where heads cannot be told apart."""
+    groups = request.k.shape[1]
+    by_head = (request.mask is not None and request.mask.varies_by_head()) or (
+        request.bias is not None and request.bias.shape[1] != 1
+    )
+    number = min(torch.get_num_threads(), groups, max(1, request.pairs // _WORTH_A_THREAD))
+    if by_head or request.q.device.type != "cpu" or number < 2:
+        return [slice(0, groups)]
+    ends = [groups * n // number for n in range(number + 1)]
+    return [slice(start, stop) for start, stop in pairwise(ends)]
+
+
+def _queries(request: Request, share: slice) -> slice:
+    """Return the query heads that read these key/value heads."""
+    return slice(share.start * request.group, share.stop * request.group)
+
+
+def _of_heads(request: Request, share: slice) -> Request:
+    queries = _queries(request, share)
+    return replace(
+        request,
+        q=request.q[:, queries],
+        k=request.k[:, share],
+        v=request.v[:, share],
+        sink=None if request.sink is None else request.sink[queries],
+    )
+
+
+def _in_threads(runs: Sequence[Callable[[], Visible]]) -> list[Visible]:
+    """Return what each gives, each in a thread that has one of PyTorch's for itself."""
+    if len(runs) == 1:
+        return [runs[0]()]
+    threads, gradients = torch.get_num_threads(), torch.is_grad_enabled()
+
+    def alone(run: Callable[[], Visible]) -> Visible:
+        torch.set_num_threads(1)  # of this thread, but also of those that begin later
+        with torch.set_grad_enabled(gradients):
+            return run()
+
+    try:
+        with ThreadPoolExecutor(len(runs)) as pool:
+            return list(pool.map(alone, runs))
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _joined(parts: Sequence[Rows]) -> Rows:
+    """Put the rows of heads (B, h, T) side by side."""
+    if len(parts) == 1:
+        return parts[0]
+
+    joined: dict[str, Any] = {}
+    for name in (field.name for field in fields(Rows)):
+        values = [getattr(part, name) for part in parts]
+        joined[name] = (
+            {offset: torch.cat([value[offset] for value in values], dim=1) for offset in values[0]}
+            if isinstance(values[0], dict)
+            else torch.cat(values, dim=1)
+        )
+    return Rows(**joined)
