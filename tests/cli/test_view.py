@@ -69,6 +69,7 @@ def test_view_measures_on_a_corpus_and_silences(
         (["--text", "a" * 33], "reads at most 32"),
         (["--text", "Ω"], "Ω"),
         (["--text", "a", "--out", "/"], "is a folder"),
+        (["--text", "a", "--out", "book.txt"], "must end in .html"),
     ],
 )
 def test_view_says_what_is_wrong(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -29,6 +31,9 @@ Texts = Annotated[int, typer.Option(help="How many texts to take from --data, ev
 Length = Annotated[int, typer.Option(help="Tokens of each text; less where the model reads less at once.")]
 
 _DEFAULT_DATA = "python-docs"
+_OF_A_MODEL = re.compile(
+    r"(adapter_|added_|generation_|special_|tokenizer|vocab|config|merges|result).*\.json"
+)
 _BETWEEN_LINES = 10.0  # seconds
 
 
@@ -52,8 +57,22 @@ def read_texts(
 
     if text is not None and data is not None:
         raise ValueError("give either --text or --data, not both")
-    corpus = open_corpus(data or _DEFAULT_DATA) if text is None else Corpus.from_text(text, "--text")
+    if text is not None:
+        corpus = Corpus.from_text(text, "--text")
+    else:
+        corpus = open_corpus(_DEFAULT_DATA if data is None else data)
     return sample_texts(subject, corpus, texts=texts, length=length)
+
+
+def check_spared(out: Path, data: str | None, *models: str) -> None:
+    """Raise ValueError if a verb would write over what it reads: its text, or a part of its model."""
+    if not out.exists():
+        return
+    if data is not None and Path(data).exists() and out.samefile(data):
+        raise ValueError(f"--out {out} is the text of --data, which would be lost; give another name")
+    for model in models:
+        if Path(model).is_dir() and out.parent.samefile(model) and _OF_A_MODEL.fullmatch(out.name):
+            raise ValueError(f"--out {out} is a part of the model {model}; give another name")
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from headwise.hub.tokens import TokenBatch
 from headwise.model import GPT, load_model
 from headwise.model.folder import FORMAT
 from headwise.text import Tokenizer
+from headwise.text.tokenizer import UnknownCharactersError, describe_unknown
 
 Side = Literal["right", "left"]
 Predicts = Literal["next token", "masked token", "nothing"]
@@ -208,7 +209,13 @@ class OwnSubject(Subject):
         self.pad_id = 0
 
     def encode(self, text: str) -> list[int]:
-        return self.tokenizer.encode(text)
+        try:
+            return self.tokenizer.encode(text)
+        except UnknownCharactersError as error:
+            raise ValueError(
+                f"{describe_unknown(error.places)}; {self.name} never saw them in training: give text of the "
+                "kind that it was trained on"
+            ) from error
 
     def decode(self, ids: Sequence[int]) -> str:
         return self.tokenizer.decode(ids)
