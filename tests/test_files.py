@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headwise.files import replacing, replacing_folder, write_json, write_text
+from headwise.files import check_place, replacing, replacing_folder, write_json, write_text
 
 
 def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
@@ -50,3 +50,21 @@ def test_files_follow_the_users_umask(tmp_path: Path) -> None:
     assert (tmp_path / "a.json").stat().st_mode & 0o777 == 0o640
     assert (tmp_path / "d").stat().st_mode & 0o777 == 0o750
     assert (tmp_path / "a.json").read_text("utf-8") == '{\n  "한": 1\n}\n'
+
+
+def test_a_place_that_cannot_be_written_is_refused_before_the_work(tmp_path: Path) -> None:
+    check_place(tmp_path / "new" / "folder" / "a.csv")
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "file").write_text("kept")
+    with pytest.raises(ValueError, match="file is not a folder"):
+        check_place(tmp_path / "file" / "sub" / "a.csv")
+    with pytest.raises(ValueError, match="it is a folder"):
+        check_place(tmp_path)
+
+
+def test_a_folder_that_may_not_be_written_into_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda *_: False)  # root may write everywhere
+    with pytest.raises(ValueError, match="you may not write into"):
+        check_place(tmp_path / "a.csv")

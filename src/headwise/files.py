@@ -23,6 +23,20 @@ def _flush(path: Path) -> None:
         os.close(handle)
 
 
+def check_place(path: Path) -> None:
+    """Raise ValueError unless a file can be written at `path`; ask before long work.
+
+    Folders that are not there yet will be made.
+    """
+    if path.is_dir():
+        raise ValueError(f"cannot write {path}: it is a folder")
+    there = next(parent for parent in path.absolute().parents if os.path.lexists(parent))
+    if not there.is_dir():
+        raise ValueError(f"cannot write {path}: {there} is not a folder")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise ValueError(f"cannot write {path}: you may not write into {there}")
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside `path`; on success flush it and rename it over `path`.

@@ -51,6 +51,9 @@ def test_each_verb_says_in_its_own_help_what_the_list_says(headwise: Callable, v
         (TypeError("wrong type"), "wrong type"),
         (OSError(28, "No space left on device", "out.bin"), "No space left on device: 'out.bin'"),
         (ValueError(), "ValueError"),
+        (MemoryError("Unable to allocate 745 GiB"), "not enough memory (Unable to allocate 745 GiB)"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), "not enough memory"),
+        (RuntimeError("CUDA out of memory."), "not enough memory"),
     ],
 )
 def test_a_users_mistake_is_one_line_and_exit_code_2(

@@ -108,6 +108,13 @@ def test_columns_are_explained(headwise: Callable, models) -> None:  # type: ign
         (["heads", "{a}", "--text", "abc", "--data", "{data}"], "give either --text or --data"),
         (["heads", "{a}", "--text", ""], "holds no text"),
         (["heads", "{a}", "--text", "xyz"], "'x'"),
+        (["heads", "{a}", "--text", "xyz"], "give text of the kind that it was trained on"),
+        (["heads", "{a}", "--data", ""], "the name of the text is empty"),
+        (["heads", "{a}", "--data", "{data}", "-o", "{data}/t.csv"], "is not a folder"),
+        (["heads", "{a}", "--data", "{data}", "--plot", "{data}/t.png"], "is not a folder"),
+        (["heads", "{a}", "--data", "{data}", "-o", "{a}/config.json"], "is a part of the model"),
+        (["ablate", "{a}", "--data", "{data}", "-o", "{a}/tokenizer.json"], "is a part of the model"),
+        (["compare-heads", "{a}", "{b}", "--text", "abc", "-o", "{b}/config.json"], "is a part of the model"),
         (["heads", "{a}", "--texts", "0", "--data", "{data}"], "texts must be at least 1"),
         (["heads", "{a}", "--length", "1", "--data", "{data}"], "length must be at least 2"),
         (["heads", "{a}", "-o", "t.txt", "--data", "{data}"], "must end in .csv, .json, .parquet"),
@@ -121,7 +128,7 @@ def test_columns_are_explained(headwise: Callable, models) -> None:  # type: ign
 def test_mistakes_end_in_one_line(  # type: ignore[no-untyped-def]
     headwise: Callable, models, data: Path, arguments: list[str], says: str
 ) -> None:
-    given = [part.format(a=models[0], data=data) for part in arguments]
+    given = [part.format(a=models[0], b=models[1], data=data) for part in arguments]
     done = headwise(*given)
     assert done.code == 2
     assert says in done.err
@@ -181,3 +188,51 @@ def test_compare_heads_gives_the_librarys_own_numbers(headwise: Callable, models
     assert all(math.isclose(row["map_distance"], 0.0, abs_tol=1e-3) for row in same["heads"])
     assert all(row["change_entropy"] == 0 for row in same["heads"])
     assert "moved most" in headwise("compare-heads", *models, "--data", data, "--quiet").out
+
+
+def test_a_table_never_takes_the_place_of_the_text(headwise: Callable, models, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    text = tmp_path / "text.csv"
+    text.write_text(TEXT, encoding="utf-8")
+    done = headwise("heads", models[0], "--data", text, "-o", text)
+    assert done.code == 2
+    assert "would be lost" in done.err
+    assert text.read_text(encoding="utf-8") == TEXT
+
+
+def small(folder: Path, text: str, heads: int, factor: float = 1.0) -> Path:
+    tokenizer = Tokenizer.train("char", [text])
+    config = GPTConfig(vocab_size=tokenizer.vocab_size, n_layer=1, n_head=heads, d_model=8, block_size=8)
+    model = GPT(config)
+    with torch.no_grad():
+        model.token_embedding.weight.mul_(factor)
+    save_model(folder, model, tokenizer)
+    return folder
+
+
+def test_what_json_has_no_number_for_is_null(headwise: Callable, tmp_path: Path) -> None:
+    done = headwise("ablate", small(tmp_path / "one", "abcd", 1), "--text", "abcdab", "--json")
+    result = json.loads(done.out.splitlines()[-1], parse_constant=pytest.fail)
+    assert result["agreement"] == {"importance": None, "predicted": None}  # one head has no rank
+    assert result["baseline"]["punctuation"] is None
+
+
+def test_a_vocabulary_too_small_for_repeated_tokens_leaves_their_scores_out(
+    headwise: Callable, tmp_path: Path
+) -> None:
+    done = headwise("heads", small(tmp_path / "ab", "ab", 2), "--text", "abab", "--json")
+    assert done.code == 0
+    heads = last_json(done)["heads"]
+    assert {head["induction"] for head in heads} == {None}
+    assert None not in {head["previous"] for head in heads}
+
+
+@pytest.mark.parametrize("verb", ["heads", "ablate", "compare-heads", "view"])
+def test_weights_that_are_not_numbers_are_one_line(headwise: Callable, tmp_path: Path, verb: str) -> None:
+    model = small(tmp_path / "nan", "abcd", 2, math.nan)
+    both = [model, model] if verb == "compare-heads" else [model]
+    to = ["-o", tmp_path / "page.html"] if verb == "view" else []
+    done = headwise(verb, *both, "--text", "abcdab", *to)
+    assert done.code == 2
+    assert "NaN" in done.err
+    assert done.err.startswith("headwise: ")
+    assert done.err.count("\n") == 1

@@ -85,6 +85,7 @@ def test_view_puts_another_model_beside(headwise: Callable[..., Any], folder: Pa
         (["--text", "a", "--continue", "-1"], "--continue must be"),
         (["--text", "a" * 32, "--continue", "3"], "reads at most 32 tokens"),
         (["--text", "a", "--out", "/"], "is a folder"),
+        (["--text", "a", "--out", "book.txt"], "must end in .html"),
     ],
 )
 def test_view_says_what_is_wrong(

@@ -279,3 +279,11 @@ def test_a_compiled_model_of_ours_is_looked_into():
 def test_a_model_that_runs_as_copies_is_refused(make_family):
     with pytest.raises(ValueError, match=r"DataParallel runs copies .* model\.module"):
         attention_layers(nn.DataParallel(make_family("llama").make("sdpa")))
+
+
+def test_weights_that_are_not_numbers_are_refused(make_family):
+    model = make_family("llama").make("sdpa")
+    with torch.no_grad():
+        model.model.layers[0].self_attn.q_proj.weight[0, 0] = float("nan")
+    with pytest.raises(ValueError, match="not finite"):
+        attention_layers(model)

@@ -370,6 +370,41 @@ def test_a_checkpoint_that_lacks_weights_is_refused(folder):
         open_subject(folder)
 
 
+@pytest.mark.parametrize("size", [0, 7, 1000, -1])
+def test_weights_of_which_only_a_part_arrived_are_one_line(folder, size):
+    file = folder / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:size])
+    with pytest.raises(ValueError, match="damaged or only half there") as caught:
+        open_subject(folder)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"hidden_size": "x"},
+        {"hidden_size": 1024},
+        {"num_attention_heads": 0},
+        {"num_key_value_heads": 0},
+        {"vocab_size": -5},
+        {"hidden_act": "nope"},
+        {"rope_parameters": 3},
+        {"architectures": ["BertModel"]},
+    ],
+)
+def test_a_configuration_that_makes_no_model_is_one_line(folder, fields):
+    change(folder, **fields)
+    with pytest.raises(ValueError, match="cannot be read") as caught:
+        open_subject(folder)
+    assert "\n" not in str(caught.value)
+
+
+def test_settings_of_the_tokenizer_of_another_form_are_one_line(folder):
+    (folder / "tokenizer_config.json").write_text("[1]", encoding="utf-8")
+    with pytest.raises(ValueError, match="tokenizer of .* cannot be read"):
+        open_subject(folder)
+
+
 def test_pickled_weights_are_not_read(folder):
     (folder / "model.safetensors").unlink()
     torch.save(llama().state_dict(), folder / "pytorch_model.bin")

@@ -74,7 +74,7 @@ def another_tokenizer(folder: Path) -> None:
     [
         (lambda f: (f / "config.json").unlink(), "config.json is missing"),
         (lambda f: (f / "model.safetensors").unlink(), "model.safetensors is missing"),
-        (lambda f: (f / "tokenizer.json").unlink(), "tokenizer.json"),
+        (lambda f: (f / "tokenizer.json").unlink(), "tokenizer.json is missing; a model folder holds"),
         (lambda f: (f / "config.json").write_text("{"), "config.json is damaged"),
         (lambda f: (f / "config.json").write_text("[]"), "does not describe a headwise model"),
         (
@@ -82,6 +82,7 @@ def another_tokenizer(folder: Path) -> None:
             "does not describe a headwise model",
         ),
         (lambda f: change_config(f, version=99), "version 99"),
+        (lambda f: change_config(f, n_head="x"), r"config.json does not describe a model: n_head: Input"),
         (lambda f: change_config(f, d_ff=8), r"gate_proj.weight has shape .* wanted \(8, 16\)"),
         (lambda f: change_config(f, n_layer=1), "has unknown blocks.1"),
         (truncate, "model.safetensors is damaged"),
@@ -93,6 +94,11 @@ def test_a_damaged_folder_is_refused_by_name(folder: Path, damage: Callable, mes
     damage(folder)
     with pytest.raises((ValueError, FileNotFoundError), match=message):
         load_model(folder)
+
+
+def test_a_file_is_no_model_folder(folder: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"config\.json is a file; give the model folder"):
+        load_model(folder / "config.json")
 
 
 def test_a_missing_folder_says_how_to_make_one(tmp_path: Path) -> None:

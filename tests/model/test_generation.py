@@ -127,6 +127,7 @@ def test_bad_requests_are_refused_before_anything_is_generated(make_gpt: Make, t
         ("fox", {"temperature": -1}, "temperature"),
         ("fox", {"top_k": 10_000}, "top_k=10000 is more than the"),
         ("fox", {"top_p": 0}, "top_p"),
+        ("fox", {"seed": 10**30}, "seed must be a whole number of at most 64 bits"),
         ("fox", {"stop": [""]}, "stop string is empty"),
         ("fox Q", {}, "'Q'"),
         ("QQ", {"unknown": "skip"}, "nothing of the prompt is in the vocabulary"),

@@ -72,3 +72,10 @@ def test_top_p_always_keeps_one() -> None:
 def test_values_out_of_range_are_refused(fields: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Sampling(**fields)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("score", [float("nan"), float("inf")])
+def test_scores_that_are_not_finite_are_refused_not_drawn_from(temperature: float, score: float) -> None:
+    with pytest.raises(ValueError, match="scores are not finite"):
+        Sampling(temperature).draw(torch.tensor([0.0, score]), torch.Generator())

@@ -213,3 +213,9 @@ def test_a_string_can_be_a_corpus() -> None:
     corpus = Corpus.from_text("cafe\u0301\r\n")
     assert "".join(corpus.chunks()) == "café\n"
     assert repr(corpus) == "Corpus('text')"
+
+
+def test_the_standard_input_that_is_not_utf8_goes_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"ab\xff")))
+    with pytest.raises(ValueError, match=r"^- is not UTF-8: byte 0xFF at offset 2"):
+        list(open_corpus("-").chunks())

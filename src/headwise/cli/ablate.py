@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -11,7 +10,18 @@ import typer
 
 from headwise.cli.interrupts import interruptible
 from headwise.cli.options import Device, Json, Quiet, Unknown
-from headwise.cli.subjects import AnyModel, Data, Length, Text, Texts, open_model, progress_of, read_texts
+from headwise.cli.result import print_json
+from headwise.cli.subjects import (
+    AnyModel,
+    Data,
+    Length,
+    Text,
+    Texts,
+    check_spared,
+    open_model,
+    progress_of,
+    read_texts,
+)
 
 _LISTED = 10
 
@@ -64,6 +74,7 @@ def ablate(
 
     if out is not None:
         check_table_file(out)
+        check_spared(out, data, model)
     if plot is not None:
         check_picture(plot)
     from headwise import heads
@@ -112,14 +123,14 @@ def ablate(
             "how": how,
             "measure": measure,
             "texts": len(chosen),
-            "baseline": {name: None if math.isnan(x) else x for name, x in found.baseline.items()},
+            "baseline": found.baseline,
             "agreement": None if agreement is None else vars(agreement),
             "heads": json.loads(table.to_json(orient="records", double_precision=15)),
             "notes": list(found.notes),
             "file": None if out is None else str(out),
             "plot": None if plot is None else str(plot),
         }
-        typer.echo(json.dumps(result, ensure_ascii=False))
+        print_json(result)
         return
     base = found.baseline["all"]
     typer.echo(

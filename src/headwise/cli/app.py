@@ -88,6 +88,14 @@ def _headwise(
     """Train multi-head attention, see what every head does, know what it costs."""
 
 
+def _short_of_memory(error: Exception) -> bool:
+    """Whether Python, NumPy or torch (whose CPU has no error of its own for it) ran out of memory."""
+    told = str(error)
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError) and ("can't allocate memory" in told or "out of memory" in told)
+    )
+
+
 def main() -> None:
     """Run the command line. User mistakes print one line to stderr and exit with 2. A reader that has had
     enough (`headwise … | head`) ends it silently with 1, which is typer's doing.
@@ -96,9 +104,13 @@ def main() -> None:
     """
     try:
         app()
-    except (ValueError, TypeError, OSError) as error:
-        if os.environ.get("HEADWISE_DEBUG"):
+    except Exception as error:
+        short = _short_of_memory(error)
+        mistake = short or isinstance(error, ValueError | TypeError | OSError)
+        if not mistake or os.environ.get("HEADWISE_DEBUG"):
             raise
         message = " ".join(str(error).split()) or type(error).__name__
+        if short:
+            message = f"not enough memory ({message}); take a smaller batch, model or text"
         typer.echo(f"headwise: {message}", err=True)
         sys.exit(2)

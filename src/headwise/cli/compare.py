@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,6 +10,7 @@ import typer
 from headwise.cli.flags import Config, config_flags, given
 from headwise.cli.interrupts import interruptible
 from headwise.cli.options import Json, Quiet
+from headwise.cli.result import print_json
 
 
 @config_flags
@@ -62,7 +62,7 @@ def compare(
     if not quiet:
         _print(comparison, out)
     if as_json:
-        typer.echo(json.dumps(comparison.to_json(), ensure_ascii=False))
+        print_json(comparison.to_json())
 
 
 def _print(comparison: Any, out: Path) -> None:

@@ -9,7 +9,18 @@ from typing import Annotated
 import typer
 
 from headwise.cli.options import Device, Json, Quiet, Unknown
-from headwise.cli.subjects import AnyModel, Data, Length, Text, Texts, open_model, progress_of, read_texts
+from headwise.cli.result import print_json
+from headwise.cli.subjects import (
+    AnyModel,
+    Data,
+    Length,
+    Text,
+    Texts,
+    check_spared,
+    open_model,
+    progress_of,
+    read_texts,
+)
 
 _LISTED = 10
 
@@ -44,6 +55,7 @@ def compare_heads(
 
     if out is not None:
         check_table_file(out)
+        check_spared(out, data, a, b)
     if plot is not None:
         check_picture(plot)
     from headwise import heads
@@ -70,7 +82,7 @@ def compare_heads(
             "file": None if out is None else str(out),
             "plot": None if plot is None else str(plot),
         }
-        typer.echo(json.dumps(result, ensure_ascii=False))
+        print_json(result)
         return
     typer.echo(f"{first.name} and {second.name}: {len(table)} heads on {len(chosen)} texts\n")
     print_grid(grid)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+
+from headwise.cli.result import print_json
 
 if TYPE_CHECKING:
     from headwise.cost import Architecture, Workload
@@ -164,7 +165,10 @@ def cost(
     if plot is not None:
         _draw(architecture, workload, plot, result, lines)
     agree = _verify(architecture, workload, result, lines) if verify and architecture else True
-    typer.echo(json.dumps(result, ensure_ascii=False) if as_json else "\n".join(lines))
+    if as_json:
+        print_json(result)
+    else:
+        typer.echo("\n".join(lines))
     if not agree:
         raise typer.Exit(1)
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import time
 from typing import Annotated
 
 import typer
 
 from headwise.cli.options import Device, Model, Unknown
+from headwise.cli.result import print_json
 
 
 def generate(
@@ -58,7 +58,7 @@ def generate(
     if as_json:
         text = "".join(pieces)
         result = {"prompt": prompt, "text": text, "seconds": round(time.perf_counter() - started, 3)}
-        typer.echo(json.dumps(result, ensure_ascii=False))
+        print_json(result)
         return
     typer.echo(prompt, nl=False)
     for piece in pieces:

@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headwise.cli.options import Device, Json, Quiet, Unknown
-from headwise.cli.subjects import AnyModel, Data, Length, Text, Texts, open_model, progress_of, read_texts
+from headwise.cli.result import print_json
+from headwise.cli.subjects import (
+    AnyModel,
+    Data,
+    Length,
+    Text,
+    Texts,
+    check_spared,
+    open_model,
+    progress_of,
+    read_texts,
+)
 
 if TYPE_CHECKING:
     from headwise.report.head_grid import HeadGrid
@@ -66,6 +77,7 @@ def heads(
         return
     if out is not None:
         check_table_file(out)
+        check_spared(out, data, model)
     if plot is not None:
         check_picture(plot)
     if by not in names and not (repeated and by in _repeated_names()):
@@ -98,7 +110,7 @@ def heads(
         records = json.loads(whole.to_json(orient="records"))
         result = {"model": subject.name, "texts": len(chosen), "tokens": tokens, "heads": records}
         result |= {"file": None if out is None else str(out), "plot": None if plot is None else str(plot)}
-        typer.echo(json.dumps(result, ensure_ascii=False))
+        print_json(result)
         return
     typer.echo(
         f"{subject.name}: {len(table)} heads in {len(subject.layers)} layers, on {len(chosen)} texts of "

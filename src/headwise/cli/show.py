@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+
+from headwise.cli.result import print_json
 
 _OF_MODEL = {"model", "text", "layer", "head", "scale", "unknown", "device"}
 _OF_MASK = {"mask", "length", "keys", "offset"}
@@ -131,7 +132,7 @@ def _show_mask(
             "sequences": table[:, 0].tolist() if table.ndim == 4 else [table.tolist()],
             "file": None if out is None else str(out),
         }
-        typer.echo(json.dumps(result, ensure_ascii=False))
+        print_json(result)
     elif out is not None:
         typer.echo(f"drew the mask to {out}")
     else:
@@ -182,7 +183,7 @@ def _show_heads(
     if as_json:
         heads = [{"layer": at, "head": h, "weights": maps.layers[at][h].tolist()} for at, h in chosen]
         result = {"tokens": labels, "ids": ids, "heads": heads, "file": None if out is None else str(out)}
-        typer.echo(json.dumps(result, ensure_ascii=False))
+        print_json(result)
     elif out is not None:
         typer.echo(f"drew {len(chosen)} head{'s' * (len(chosen) > 1)} to {out}")
     else:

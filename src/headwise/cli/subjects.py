@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -37,6 +38,9 @@ Calibration = Annotated[int, typer.Option(help="Tokens of --data to fit to.")]
 HeldOut = Annotated[int, typer.Option(help="Tokens of --data after those, to measure on.")]
 
 _DEFAULT_DATA = "python-docs"
+_OF_A_MODEL = re.compile(
+    r"(adapter_|added_|generation_|special_|tokenizer|vocab|config|merges|result).*\.json"
+)
 _BETWEEN_LINES = 10.0  # seconds
 
 
@@ -85,6 +89,17 @@ def read_texts(
         raise ValueError("give either --text or --data, not both")
     corpus = open_data(source, data) if text is None else Corpus.from_text(text, "--text")
     return sample_texts(subject, corpus, texts=texts, length=length)
+
+
+def check_spared(out: Path, data: str | None, *models: str) -> None:
+    """Raise ValueError if a verb would write over what it reads: its text, or a part of its model."""
+    if not out.exists():
+        return
+    if data is not None and Path(data).exists() and out.samefile(data):
+        raise ValueError(f"--out {out} is the text of --data, which would be lost; give another name")
+    for model in models:
+        if Path(model).is_dir() and out.parent.samefile(model) and _OF_A_MODEL.fullmatch(out.name):
+            raise ValueError(f"--out {out} is a part of the model {model}; give another name")
 
 
 @contextmanager

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 from typing import Annotated
 
 import typer
+
+from headwise.cli.result import print_json
 
 
 def trace(
@@ -48,7 +49,7 @@ def trace(
         context = None if context_length is None else torch.empty(batch, context_length, d_model)
     records = trace_shapes(mha, x, context)
     if as_json:
-        typer.echo(json.dumps({"steps": [record._asdict() for record in records]}, ensure_ascii=False))
+        print_json({"steps": [record._asdict() for record in records]})
         return
     sizes = {"B": batch, "T": length, "S": context_length, "D": d_model, "H": heads, "G": mha.n_kv_head}
     sizes |= {"K": mha.d_head, "V": mha.d_value}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,6 +10,7 @@ import typer
 from headwise.cli.flags import Config, config_flags, given
 from headwise.cli.interrupts import interruptible
 from headwise.cli.options import Json, Quiet
+from headwise.cli.result import print_json
 
 
 @config_flags
@@ -71,7 +71,7 @@ def train(
         typer.echo(f"{result.parameters:,} parameters; {result.steps:,} steps{speed}")
         typer.echo(f"model, metrics and loss.png in {out}; next: headwise generate {out}")
     if as_json:
-        typer.echo(json.dumps(result.to_json(), ensure_ascii=False))
+        print_json(result.to_json())
 
 
 def _draw_losses(run: Path) -> None:

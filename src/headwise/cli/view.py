@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from headwise.cli.options import Device, Json, Quiet
+from headwise.cli.result import print_json
 
 if TYPE_CHECKING:
     import pandas
@@ -67,6 +67,11 @@ def view(
         raise ValueError(f"--continue must be at least 0, got {go_on}")
     if out.is_dir():
         raise ValueError(f"--out {out} is a folder; give the name of a file in it, such as {out}/heads.html")
+    if out.suffix.lower() not in (".html", ".htm"):
+        raise ValueError(f"cannot write {out.name!r}: the name of a page must end in .html")
+    from headwise.files import check_place
+
+    check_place(out)
 
     from headwise.hub import open_subject
     from headwise.model.device import pick_device
@@ -114,7 +119,7 @@ def view(
             "tokens": len(page.data.queries),
             "heads": len(page.data.heads),
         }
-        typer.echo(json.dumps(result, ensure_ascii=False))
+        print_json(result)
     elif not quiet:
         typer.echo(f"wrote {out} ({size / 1e6:.1f} MB): open it in a browser")
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from headwise.cli.result import print_json
 
 if TYPE_CHECKING:
     from headwise.attention.walkthrough import Array, Walk
@@ -37,7 +38,7 @@ def walkthrough(
         arrays = {name: _plain(array) for name, array in (inputs._asdict() | result.arrays()).items()}
         summary = {"words": names, "n_head": heads, "seed": seed, "causal": causal}
         summary |= {"parameters": inputs.parameters, "arrays": arrays}
-        typer.echo(json.dumps(summary, ensure_ascii=False))
+        print_json(summary)
         return
     typer.echo(f"T={len(names)} words, H={heads} heads")
     typer.echo(f"D={d_model} numbers for a word, K={d_model // heads} of them for a head")

@@ -55,6 +55,11 @@ def importance(
     documents = make_documents(subject, texts, seed=seed)
     silencing = Silencing.make(subject, [documents], how, reference=documents, tokens=tokens, seed=seed)
     gradients = _gradients(subject, documents, silencing, tokens, on_progress)  # (M, heads), sums over tokens
+    if not bool(torch.isfinite(gradients).all()):
+        raise ValueError(
+            f"{subject.name} has gradients that are not finite (NaN or infinite), so heads cannot be ranked "
+            "by them: its weights are damaged, or too large for their dtype"
+        )
     counts = torch.tensor([document.predicted for document in documents], dtype=torch.float64)
     absolute = (gradients / counts.unsqueeze(1)).abs().mean(0)
     predicted = -gradients.sum(0) / counts.sum()

@@ -120,16 +120,19 @@ def induction_scores(
 
     Columns: layer, head and those of `REPEATED_COLUMNS`. No token is put before the sequences. period: how
     many tokens are repeated once; default 50, or as many as the vocabulary and the model's length allow,
-    which for prefix matching cut the period of 25 in the same way.
+    which for prefix matching cut the period of 25 in the same way. Where they allow fewer than 3, scores are
+    NaN: on so few tokens heads cannot be told apart.
 
     Raises ValueError for a period below 3, or larger than vocabulary and length allow.
     """
     import pandas
 
     once = _fitting(subject, 50, 2) if period is None else period
-    if once < 3:
-        raise ValueError(f"period must be 3 tokens or more to tell heads apart, got {once}")
-    scores, drop = _run(subject, once, 2, sequences, seed)
+    if period is not None and period < 3:
+        raise ValueError(f"period must be 3 tokens or more to tell heads apart, got {period}")
+    if sequences < 1:
+        raise ValueError(f"sequences must be at least 1, got {sequences}")
+    scores, drop = _run(subject, once, 2, sequences, seed) if once >= 3 else ({}, math.nan)
     four = _fitting(subject, 25, 4)
     matching = _run(subject, four, 4, sequences, seed)[0] if four >= 3 else {}
     rows = []

@@ -138,7 +138,7 @@ def statistics(
     them; maps and curves are then refused.
 
     Raises ValueError for no texts, an empty text, one that is longer than the model can read or than
-    map_tokens, and for a head that does not exist.
+    map_tokens, for a head that does not exist, and for a model that gives NaN.
     """
     if isinstance(texts, str):
         raise TypeError("texts must be a list of texts, got one text; write [text]")
@@ -171,7 +171,12 @@ def statistics(
                     kept[head].append(HeadMap(start + n, each[real][:, real].float().cpu(), labels))
 
         with torch.no_grad(), observe(subject.model, look):
-            subject.run(batch)
+            output = subject.run(batch)
+        if bool(output.amax(dim=-1)[batch.real].isnan().any()):
+            raise ValueError(
+                f"{subject.name} gives NaN on the texts, so nothing can be said of its heads: its "
+                "weights are damaged, or too large for their dtype"
+            )
         if progress is not None:
             progress(start + len(group), len(ids))
     result = collector.result()

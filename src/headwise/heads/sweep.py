@@ -113,7 +113,13 @@ class Sweep:
         if silenced and self.measure == "output":
             with torch.no_grad():
                 clean = self.subject.run(batch.tokens)
-        yield "base", self._cost(recording.output, clean, batch)
+        base = self._cost(recording.output, clean, batch)
+        if not bool(torch.isfinite(base).all()):
+            raise ValueError(
+                f"{self.subject.name} gives numbers that are not finite (NaN or infinite) with all its "
+                "heads at work, so nothing can be lost: its weights are damaged, or too large for their dtype"
+            )
+        yield "base", base
         for index, heads in layers.items():
             outputs = recording.silence(self.subject.layers[index], heads)
             yield str(index), torch.stack([self._cost(output, clean, batch) for _, output in outputs])

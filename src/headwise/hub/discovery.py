@@ -147,6 +147,11 @@ def _check_ordinary(model: nn.Module, call: AttentionCall) -> None:
         softcap=call.softcap,
         sink=None if call.sink is None else call.sink.float(),
     )
+    if not bool(torch.isfinite(call.out).all() and torch.isfinite(wanted).all()):
+        raise ValueError(
+            f"the heads of {type(call.layer.module).__name__} give numbers that are not finite (NaN or "
+            "infinite) on plain tokens: the weights are damaged, or too large for their dtype"
+        )
     tolerance = 1e-3 if call.out.dtype == torch.float32 else 5e-2
     close = wanted.shape == call.out.shape and torch.allclose(
         wanted, call.out.float(), rtol=tolerance, atol=tolerance * float(wanted.abs().max())

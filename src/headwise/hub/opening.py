@@ -57,6 +57,11 @@ def open_pretrained(source: str, device: str | torch.device, dtype: torch.dtype 
             f"{source} has no weights in safetensors files that can be read ({_line(error)}); other formats "
             "run code when they are read, so convert them first"
         ) from error
+    except Exception as error:  # the libraries raise whatever a damaged file makes them stumble over
+        raise ValueError(
+            f"the weights of {source} cannot be read as config.json describes them ({_line(error)}); a file "
+            "is damaged or only half there, or they are not of the same model: fetch it again"
+        ) from error
     missing = sorted(name for name in loaded["missing_keys"] if "pooler" not in name)
     if missing:
         raise ValueError(
@@ -103,7 +108,7 @@ def _config(library: Any, source: str) -> Any:
             f"there is no folder {source}, and no model of that name could be had from Hugging Face "
             f"({_line(error)}); check the name and the connection"
         ) from error
-    except (ValueError, KeyError) as error:
+    except Exception as error:  # of many kinds, such as that of a field of the wrong type
         if "remote_code" in str(error) or "auto_map" in _raw_config(source):
             raise ValueError(
                 f"{source} needs code from its repository, which headwise does not run; load it yourself "
@@ -153,7 +158,7 @@ def _tokenizer(library: Any, source: str) -> Any:
             source,
             lambda **where: library.AutoTokenizer.from_pretrained(source, trust_remote_code=False, **where),
         )
-    except (OSError, ValueError, KeyError, ImportError) as error:
+    except Exception as error:  # of many kinds, as the files have many
         raise ValueError(f"the tokenizer of {source} cannot be read ({_line(error)}); {advice}") from error
 
 
@@ -171,5 +176,6 @@ def without_bars() -> Iterator[None]:
 
 
 def _line(error: BaseException) -> str:
-    """Return the first line of what an error says."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    """Return the first line of what an error says, and the next where that one only announces it."""
+    first, *more = str(error).strip().splitlines() or [type(error).__name__]
+    return f"{first} {more[0].strip()}" if more and first.endswith(":") else first

@@ -23,7 +23,7 @@ from headwise.hub.tokens import TokenBatch
 from headwise.model import GPT, load_model
 from headwise.model.folder import FORMAT
 from headwise.text import Tokenizer
-from headwise.text.tokenizer import Unknown
+from headwise.text.tokenizer import Unknown, UnknownCharactersError, describe_unknown
 
 Side = Literal["right", "left"]
 Predicts = Literal["next token", "masked token", "nothing"]
@@ -211,7 +211,13 @@ class OwnSubject(Subject):
         """What `encode` does with characters that the tokenizer does not know."""
 
     def encode(self, text: str) -> list[int]:
-        return self.tokenizer.encode(text, unknown=self.unknown)
+        try:
+            return self.tokenizer.encode(text, unknown=self.unknown)
+        except UnknownCharactersError as error:
+            raise ValueError(
+                f"{describe_unknown(error.places)}; {self.name} never saw them in training: give text of the "
+                "kind that it was trained on, or leave them out with unknown='skip' (--unknown skip)"
+            ) from error
 
     def decode(self, ids: Sequence[int]) -> str:
         return self.tokenizer.decode(ids)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -50,6 +51,8 @@ def load_model(folder: Path | str, device: str | torch.device = "cpu") -> tuple[
     """
     folder = Path(folder)
     config, tokenizer_hash = read_config(folder)
+    if not (folder / "tokenizer.json").is_file():
+        raise FileNotFoundError(f"{folder / 'tokenizer.json'} is missing; a model folder holds {_FILES}")
     tokenizer = Tokenizer.from_file(folder / "tokenizer.json")
     if tokenizer.hash != tokenizer_hash:
         raise ValueError(
@@ -126,6 +129,8 @@ _FILES = "config.json, model.safetensors and tokenizer.json"
 def read_config(folder: Path) -> tuple[GPTConfig, str]:
     """Return the configuration of the model in `folder` and its tokenizer's hash; raises as `load_model`."""
     path = folder / "config.json"
+    if folder.exists() and not folder.is_dir():
+        raise FileNotFoundError(f"{folder} is a file; give the model folder (it holds {_FILES})")
     if not folder.is_dir():
         raise FileNotFoundError(f"no model folder at {folder}; `headwise train --out {folder}` makes one")
     if not path.is_file():
@@ -140,4 +145,8 @@ def read_config(folder: Path) -> tuple[GPTConfig, str]:
     if version != VERSION:
         raise ValueError(f"{path} has version {version}; this headwise reads version {VERSION}")
     tokenizer_hash = str(values.pop("tokenizer_hash", ""))
-    return GPTConfig.model_validate(values), tokenizer_hash
+    try:
+        return GPTConfig.model_validate(values), tokenizer_hash
+    except ValidationError as error:
+        problems = [": ".join([*map(str, each["loc"]), each["msg"]]) for each in error.errors()]
+        raise ValueError(f"{path} does not describe a model: {'; '.join(problems)}") from error

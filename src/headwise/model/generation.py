@@ -52,7 +52,7 @@ def generate_ids(
     `use_cache=False` reads the whole window at every step: the same tokens, more slowly.
 
     Raises:
-        ValueError: no ids, fewer than one new token, or a `top_k` beyond the vocabulary.
+        ValueError: no ids, fewer than one new token, a `top_k` beyond the vocabulary, or too large a seed.
     """
     if not ids:
         raise ValueError("the prompt is empty; give at least one token to continue from")
@@ -62,6 +62,8 @@ def generate_ids(
         raise ValueError(
             f"top_k={sampling.top_k} is more than the {model.config.vocab_size} tokens of the vocabulary"
         )
+    if seed is not None and not -(2**63) <= seed < 2**64:
+        raise ValueError(f"seed must be a whole number of at most 64 bits, got {seed}")
     return _ids(model, list(ids), max_new_tokens, sampling, seed, use_cache)
 
 

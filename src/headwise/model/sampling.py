@@ -38,13 +38,20 @@ class Sampling:
     def draw(self, logits: Tensor, generator: torch.Generator) -> int:
         """Draw one token id from `logits` `(vocab_size,)`.
 
-        On the CPU in float32 whatever the model runs on, so that a seed means the same everywhere.
+        On the CPU in float32 whatever the model runs on, so that a seed means the same everywhere. Raises
+        ValueError for scores of which the highest is not finite.
         """
         logits = logits.detach().float().cpu()
+        if not bool(logits.max().isfinite()):
+            raise ValueError(
+                "the model's scores are not finite (NaN or infinite), so no token can be drawn: its "
+                "weights are damaged, or too large for their dtype"
+            )
         if self.temperature == 0:
             return int(logits.argmax())
         # Shifting first keeps tiny temperatures from overflowing: the best score stays exactly 0.
-        ordered, ids = torch.sort((logits - logits.max()) / self.temperature, descending=True, stable=True)
+        temperature = max(self.temperature, torch.finfo(logits.dtype).tiny)
+        ordered, ids = torch.sort((logits - logits.max()) / temperature, descending=True, stable=True)
         if self.top_k:
             ordered, ids = ordered[: self.top_k], ids[: self.top_k]
         probabilities = torch.softmax(ordered, dim=0)

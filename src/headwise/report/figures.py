@@ -9,17 +9,16 @@ from typing import IO, Any
 import matplotlib
 from matplotlib.figure import Figure
 
-from headwise.files import replacing
+from headwise.files import check_place, replacing
 
 SUFFIXES = (".png", ".svg")
 
 
 def check_picture(path: Path) -> None:
-    """Raise a ValueError unless `path` names a PNG or SVG file; ask before long work."""
+    """Raise a ValueError unless `path` names a PNG or SVG file that can be written; ask before long work."""
     if path.suffix.lower() not in SUFFIXES:
         raise ValueError(f"cannot draw {path.name!r}: the name must end in {' or '.join(SUFFIXES)}")
-    if path.is_dir():
-        raise ValueError(f"cannot draw {path}: it is a folder")
+    check_place(path)
 
 
 def save_figure(figure: Figure, path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rich.cells import cell_len, set_cell_size
 
-from headwise.files import replacing
+from headwise.files import check_place, replacing
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -48,8 +48,7 @@ def check_table_file(path: Path) -> None:
     """Raise ValueError unless `path` names a file that `save_table` can write; ask before long work."""
     if path.suffix not in TABLE_SUFFIXES:
         raise ValueError(f"cannot write {path.name!r}: the name must end in {', '.join(TABLE_SUFFIXES)}")
-    if path.is_dir():
-        raise ValueError(f"cannot write {path}: it is a folder")
+    check_place(path)
     if path.suffix == ".parquet" and importlib.util.find_spec("pyarrow") is None:
         raise ValueError("writing .parquet needs the package pyarrow; install it, or write .csv or .json")
 

@@ -106,10 +106,10 @@ def _hint() -> str:
     return f"give a text file, a folder, a pattern in quotes, '-', or a built-in name ({', '.join(BUILT_IN)})"
 
 
-def _of_files(name: str, files: list[Path]) -> Corpus:
+def _of_files(name: str, files: list[Path], *, spooled: bool = False) -> Corpus:
     if not any(file.stat().st_size for file in files):
         raise ValueError(f"the text {name!r} is empty ({len(files)} file{'s' * (len(files) > 1)}, 0 bytes)")
-    return Corpus(name, lambda: (read_text(file) for file in files))
+    return Corpus(name, lambda: (read_text(file, name=name if spooled else None) for file in files))
 
 
 def _spooled(name: str, source: BinaryIO) -> Corpus:
@@ -119,7 +119,7 @@ def _spooled(name: str, source: BinaryIO) -> Corpus:
         file = Path(folder) / "text"
         with file.open("wb") as copy:
             shutil.copyfileobj(source, copy, CHUNK_BYTES)
-        corpus = _of_files(name, [file])
+        corpus = _of_files(name, [file], spooled=True)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
@@ -135,8 +135,10 @@ def _text_files(folder: Path) -> Iterator[Path]:
                 yield Path(parent) / name
 
 
-def read_text(path: Path, block: int = CHUNK_BYTES) -> Iterator[str]:
+def read_text(path: Path, block: int = CHUNK_BYTES, *, name: str | None = None) -> Iterator[str]:
     """Read a UTF-8 file in pieces of at most `block` bytes, without its byte order mark.
+
+    name: what errors call it, by default its path.
 
     Raises:
         ValueError: bytes that are not UTF-8, with their offset.
@@ -150,7 +152,9 @@ def read_text(path: Path, block: int = CHUNK_BYTES) -> Iterator[str]:
             try:
                 text, used = codecs.utf_8_decode(held, "strict", not read)
             except UnicodeDecodeError as error:
-                raise ValueError(_not_utf8(path, offset + error.start, held[error.start])) from error
+                raise ValueError(
+                    _not_utf8(name or str(path), offset + error.start, held[error.start])
+                ) from error
             if offset == 0:
                 text = text.removeprefix("\ufeff")
             offset += used
@@ -161,10 +165,10 @@ def read_text(path: Path, block: int = CHUNK_BYTES) -> Iterator[str]:
                 return
 
 
-def _not_utf8(path: Path, offset: int, byte: int) -> str:
+def _not_utf8(name: str, offset: int, byte: int) -> str:
     # UTF-16 files begin with FF FE or FE FF.
     encoding = "UTF-16" if offset == 0 and byte >= 0xFE else "ENCODING"
     return (
-        f"{path} is not UTF-8: byte 0x{byte:02X} at offset {offset}; "
+        f"{name} is not UTF-8: byte 0x{byte:02X} at offset {offset}; "
         f"convert it first, for example: iconv -f {encoding} -t UTF-8"
     )

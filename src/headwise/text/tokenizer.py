@@ -161,7 +161,7 @@ class Tokenizer:
         text = normalise(text)
         strangers = self._strangers(text)
         if strangers and unknown == "error":
-            raise ValueError(describe_unknown(strangers))
+            raise UnknownCharactersError(strangers)
         text = text.translate(dict.fromkeys(map(ord, strangers)))
         ids: list[int] = self._ids(text).tolist()
         return ids
@@ -179,7 +179,7 @@ class Tokenizer:
         for piece in pieces(text) if self.kind == "bpe" else text:
             strangers = self._strangers(piece, position)
             if strangers:
-                raise ValueError(describe_unknown(strangers))
+                raise UnknownCharactersError(strangers)
             position += len(piece)
             yield self._ids(piece)
 
@@ -229,6 +229,17 @@ class Tokenizer:
         return np.array(self._engine.encode(text, add_special_tokens=False).ids, dtype=np.uint32)
 
 
+class UnknownCharactersError(ValueError):
+    """A text holds characters that have no token."""
+
+    def __init__(self, places: dict[str, list[int]]) -> None:
+        self.places = places
+        super().__init__(
+            f"{describe_unknown(places)}; change the text, or leave them out with unknown='skip' "
+            "(--unknown skip)"
+        )
+
+
 def describe_unknown(places: dict[str, list[int]]) -> str:
     """Say which characters have no token and where: `places` maps each to its positions."""
     shown = []
@@ -239,8 +250,7 @@ def describe_unknown(places: dict[str, list[int]]) -> str:
         shown.append(f"and {len(places) - _MOST_SHOWN} more")
     return (
         f"the text holds {len(places)} kind{'s' * (len(places) > 1)} of character outside the vocabulary: "
-        f"{'; '.join(shown)} (positions count from 0); "
-        "change the text, or leave them out with unknown='skip' (--unknown skip)"
+        f"{'; '.join(shown)} (positions count from 0)"
     )
 
 

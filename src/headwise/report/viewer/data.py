@@ -218,6 +218,11 @@ class _Gathered:
 
     def add(self, weights: Weights, seen: NDArray[np.bool_]) -> None:
         """Add the next head of the last layer."""
+        if not np.isfinite(weights).all():
+            raise ValueError(
+                f"layer {self.layers[-1].index} has weights that are not numbers (NaN), of which nothing "
+                "can be drawn; the model's weights are damaged, or too large for their dtype"
+            )
         for pane in self.panes:
             if len(pane.layers) < len(self.layers):
                 pane.layers.append([])
