@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 from typing import Annotated, Any, Literal
 
 import typer
 
 from headwise.cli.options import Device, Json, Unknown
+from headwise.cli.result import print_json
 from headwise.cli.subjects import (
     AnyModel,
     Calibration,
@@ -87,7 +87,7 @@ def group(
         "notes": told,
     }
     if as_json:
-        typer.echo(json.dumps(result, ensure_ascii=False))
+        print_json(result)
         return
     from headwise.report.tables import aligned
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from headwise.cli.options import Device, Json, Quiet, Unknown
+from headwise.cli.result import print_json
 from headwise.cli.subjects import (
     AnyModel,
     Calibration,
@@ -108,7 +108,7 @@ def prune(
             "held_out_tokens": len(after),
             "notes": told,
         }
-        typer.echo(json.dumps(result, ensure_ascii=False))
+        print_json(result)
         return
     typer.echo(f"{subject.name}: took out {len(named)} heads: {', '.join(named)}")
     if kept:
