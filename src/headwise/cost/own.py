@@ -7,13 +7,24 @@ from headwise.model import GPTConfig
 
 
 def from_config(config: GPTConfig, *, name: str = "headwise GPT") -> Architecture:
-    """Return the architecture of a `GPT` with this configuration."""
+    """Return the architecture of a `GPT` with this configuration.
+
+    Raises:
+        ValueError: a layer has no heads left, which costs are not computed for.
+    """
     c = config
+    pairs = [c.heads_of(layer) for layer in range(c.n_layer)]
+    if (0, 0) in pairs:
+        raise ValueError(
+            f"layer {pairs.index((0, 0))} of {name} has no heads left; costs are computed for layers of "
+            "attention with at least one"
+        )
+    same = len(set(pairs)) < 2
     return from_sizes(
         c.d_model,
-        c.n_head,
+        c.n_head if same else [h for h, _ in pairs],
         n_layer=c.n_layer,
-        n_kv_head=c.kv_heads,
+        n_kv_head=c.kv_heads if same else [g for _, g in pairs],
         d_head=c.head_width,
         d_ff=None if c.mlp == "none" else c.hidden_width,
         gated=c.mlp == "swiglu",
