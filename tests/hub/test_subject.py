@@ -167,6 +167,11 @@ def test_texts_that_cannot_be_run_are_refused(texts, padding, message):
         Subject.of(*own()).batch(texts, padding)
 
 
+def test_ids_that_are_no_whole_numbers_are_refused_not_rounded(folder):
+    with pytest.raises(TypeError, match=r"text 1 holds 1\.5; ids of tokens are whole numbers"):
+        open_subject(folder).batch([[1, 2], [1, 1.5]])
+
+
 def test_a_tokenizer_of_another_model_is_refused():
     model, tokenizer = own()
     with pytest.raises(ValueError, match=r"tokenizer has 3 tokens but the model 9"):

@@ -355,6 +355,15 @@ def test_a_folder_that_holds_a_run_is_not_overwritten(run: Any) -> None:
     assert (run.folder / "model.safetensors").read_bytes() == before
 
 
+def test_two_trainings_in_one_folder_do_not_disturb_each_other(run: Any) -> None:
+    run.train()
+    before = sorted(path.name for path in run.folder.rglob("*"))
+    with RunFolder(run.folder).alone(), pytest.raises(ValueError, match="another process is training in"):
+        run.train(resume=True)
+    assert sorted(path.name for path in run.folder.rglob("*")) == before
+    assert run.train(resume=True).steps == 6  # the lock is gone with its holder
+
+
 def test_a_folder_that_holds_a_model_is_not_overwritten(run: Any, new_run: Callable[[str], Any]) -> None:
     run.train()
     other = new_run("other")

@@ -6,6 +6,7 @@ Letters: B texts, T tokens, D width of the model.
 from __future__ import annotations
 
 import json
+import operator
 import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -126,6 +127,7 @@ class Subject(ABC):
             depend on it.
 
         Raises:
+            TypeError: ids that are no whole numbers.
             ValueError: no text, an empty one, one with more tokens than the model can read or with an id that
                 it does not know; or a side that the model cannot be padded on.
         """
@@ -157,6 +159,11 @@ class Subject(ABC):
     def _check(self, number: int, text: Sequence[int]) -> None:
         if not text:
             raise ValueError(f"text {number} is empty; give each text at least one token")
+        for index in text:
+            try:
+                operator.index(index)
+            except TypeError as error:
+                raise TypeError(f"text {number} holds {index!r}; ids of tokens are whole numbers") from error
         if self.max_tokens is not None and len(text) > self.max_tokens:
             raise ValueError(
                 f"text {number} has {len(text)} tokens but {self.name} reads at most {self.max_tokens}; "

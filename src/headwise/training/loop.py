@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import torch
@@ -70,10 +70,25 @@ def train(
     observer = observer or Observer()
     folder = RunFolder(out)
     device = check_machine(config)
+    with ExitStack() as stack:
+        return _train(config, folder, device, resume, observer, prepared, stack)
+
+
+def _train(
+    config: RunConfig,
+    folder: RunFolder,
+    device: torch.device,
+    resume: bool,
+    observer: Observer,
+    prepared: Prepared | None,
+    stack: ExitStack,
+) -> TrainResult:
+    """Do what `train` does; `stack` lets go of the folder afterwards."""
     found = None
     if resume:
         for change in folder.check_resumable(config):
             observer.on_message(change)
+        stack.enter_context(folder.alone())
         folder.sweep()
         found = newest_checkpoint(folder.checkpoints, observer.on_message)
         if found is None:
@@ -85,6 +100,8 @@ def train(
     idle = config.training.about_evaluations if prepared.validation is None else []
     if idle:
         raise ValueError(f"{', '.join(idle)} has no effect, as no text is held out for evaluations")
+    if not resume:
+        stack.enter_context(folder.alone())
     with _own_random_numbers(device):
         torch.manual_seed(config.training.seed)
         trainer = _Trainer(config, folder, prepared, device, observer)

@@ -13,13 +13,21 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from headwise.files import write_json, write_text
 from headwise.training.config import RunConfig
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 # These may change between the parts of a run; all others decide what is computed from the first step on.
 CHANGEABLE = frozenset(
@@ -90,6 +98,31 @@ class RunFolder:
             raise ValueError(f"{self.path} already holds {found[0]}; choose another --out")
         if self.path.exists() and not self.path.is_dir():
             raise ValueError(f"{self.path} is a file; --out names a folder")
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keep other processes from training in the folder, where the system has locks; none outlives us.
+
+        Raises:
+            ValueError: another process trains in it.
+        """
+        if fcntl is None:
+            yield
+            return
+        self.path.mkdir(parents=True, exist_ok=True)
+        handle = os.open(self.path, os.O_RDONLY)
+        try:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ValueError(
+                    f"another process is training in {self.path}; wait for it or choose another --out"
+                ) from None
+            except OSError:  # a file system without locks
+                pass
+            yield
+        finally:
+            os.close(handle)
 
     def check_resumable(self, config: RunConfig) -> list[str]:
         """Compare `config` with that of the run; returns a sentence for each allowed change.
