@@ -60,7 +60,7 @@ def weights(request: Request, sight: Sight | None) -> Tensor:
     else:  # one more key per head, whose weight is left out
         sink = request.sink.to(wide)[:, None, None].expand(*score.shape[:3], 1)  # (B, H, T, 1)
         weight = torch.cat((score, sink), dim=-1).softmax(dim=-1)[..., :-1]
-    return weight if sight is None or sight.surely_alive() else weight.masked_fill(~sight.alive, 0.0)
+    return weight if sight is None else weight.masked_fill(~sight.alive, 0.0)
 
 
 def scores(q: Tensor, k: Tensor, scale: float) -> Tensor:

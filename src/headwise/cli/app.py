@@ -24,7 +24,7 @@ VERBS = {
     "heads": "Say what every head of a model does: its role, how strong it is, and what speaks for it.",
     "ablate": "Measure what each head of a model is worth: what is lost when it alone is silenced.",
     "compare-heads": "Compare two models head by head: what each head looks at, and what it adds.",
-    "view": "Write a page on which to pick a head, see what it does and read what it is worth.",
+    "view": "Write one self-contained page about the heads of a model.",
     "group": "Give a model fewer key/value heads, without training, so that it computes nearly the same.",
     "prune": "Take heads out of a model, the dispensable ones first.",
     "export": "Write a model of headwise as a folder that stock transformers and vLLM load.",
