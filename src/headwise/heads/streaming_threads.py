@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -21,6 +21,8 @@ from headwise.attention.request import Request
 from headwise.heads.streaming import Sweep
 from headwise.heads.streaming_rows import Marks, Rows
 from headwise.heads.visibility import Visible
+
+Found = TypeVar("Found")
 
 _WORTH_A_THREAD = 2**16  # scores per thread; fewer are not worth starting one
 
@@ -41,22 +43,18 @@ def sweep_heads(
     request: Request, marks: Marks, key_norms: Tensor | None, *, near: int, received: bool
 ) -> Swept:
     """Run the pass; see `Sweep` for the arguments."""
-    parts = _shares(request)
-    sweeps = [
-        Sweep(
-            _of_heads(request, share),
-            marks,
-            None if key_norms is None else key_norms[:, _queries(request, share)],
-            near=near,
-            received=received,
-        )
-        for share in parts
-    ]
-    seen = _in_threads([sweep.run for sweep in sweeps])
+
+    def run(share: slice) -> tuple[Sweep, Visible]:
+        norms = None if key_norms is None else key_norms[:, _queries(request, share)]
+        sweep = Sweep(_of_heads(request, share), marks, norms, near=near, received=received)
+        return sweep, sweep.run()
+
+    done = _in_threads(run, _shares(request))
+    sweeps = [sweep for sweep, _ in done]
     found = [sweep.received for sweep in sweeps if sweep.received is not None]
     return Swept(
         _joined([sweep.rows for sweep in sweeps]),
-        seen[0],
+        done[0][1],
         torch.cat(found, dim=1) if found else None,
         sweeps[0].census.received,
     )
@@ -91,20 +89,20 @@ def _of_heads(request: Request, share: slice) -> Request:
     )
 
 
-def _in_threads(runs: Sequence[Callable[[], Visible]]) -> list[Visible]:
-    """Return what each gives, each in a thread that has one of PyTorch's for itself."""
-    if len(runs) == 1:
-        return [runs[0]()]
+def _in_threads(run: Callable[[slice], Found], shares: Sequence[slice]) -> list[Found]:
+    """Return what `run` gives for each share, each in a thread that has one of PyTorch's for itself."""
+    if len(shares) == 1:
+        return [run(shares[0])]
     threads, gradients = torch.get_num_threads(), torch.is_grad_enabled()
 
-    def alone(run: Callable[[], Visible]) -> Visible:
+    def alone(share: slice) -> Found:
         torch.set_num_threads(1)  # of this thread, but also of those that begin later
         with torch.set_grad_enabled(gradients):
-            return run()
+            return run(share)
 
     try:
-        with ThreadPoolExecutor(len(runs)) as pool:
-            return list(pool.map(alone, runs))
+        with ThreadPoolExecutor(len(shares)) as pool:
+            return list(pool.map(alone, shares))
     finally:
         torch.set_num_threads(threads)
 
