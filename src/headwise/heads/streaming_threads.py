@@ -24,7 +24,7 @@ from headwise.heads.visibility import Visible
 
 Found = TypeVar("Found")
 
-_WORTH_A_THREAD = 2**16  # scores per thread; fewer are not worth starting one
+_WORTH_A_THREAD = 2**23  # scores per thread; with fewer, threads wait for Python more than they help
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +49,8 @@ def sweep_heads(
         sweep = Sweep(_of_heads(request, share), marks, norms, near=near, received=received)
         return sweep, sweep.run()
 
-    done = _in_threads(run, _shares(request))
+    shares = _shares(request)
+    done = _in_threads(run, shares) if request.q.device.type == "cpu" else [run(shares[0])]
     sweeps = [sweep for sweep, _ in done]
     found = [sweep.received for sweep in sweeps if sweep.received is not None]
     return Swept(
@@ -91,8 +92,6 @@ def _of_heads(request: Request, share: slice) -> Request:
 
 def _in_threads(run: Callable[[slice], Found], shares: Sequence[slice]) -> list[Found]:
     """Return what `run` gives for each share, each in a thread that has one of PyTorch's for itself."""
-    if len(shares) == 1:
-        return [run(shares[0])]
     threads, gradients = torch.get_num_threads(), torch.is_grad_enabled()
 
     def alone(share: slice) -> Found:
