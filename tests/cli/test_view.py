@@ -80,6 +80,8 @@ def test_view_puts_another_model_beside(headwise: Callable[..., Any], folder: Pa
         ([], "something to look at"),
         (["--text", "  "], "--text is empty"),
         (["--text", "abc", "--silence", "zero"], "give --data"),
+        (["--text", "abc", "--texts", "4"], "--texts says what to take from a corpus; give --data"),
+        (["--text", "abc", "--length", "64"], "--length says what to take from a corpus; give --data"),
         (["--text", "a" * 33], "reads at most 32"),
         (["--text", "Ω"], "Ω"),
         (["--text", "a", "--continue", "-1"], "--continue must be"),

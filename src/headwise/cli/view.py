@@ -37,8 +37,12 @@ def view(
         str | None,
         typer.Option(help="Another model with the same tokenizer, to be compared head by head."),
     ] = None,
-    texts: Annotated[int, typer.Option(help="How many pieces of --data to measure on.")] = 32,
-    length: Annotated[int, typer.Option(help="Tokens in each of them, as far as the model reads.")] = 256,
+    texts: Annotated[
+        int | None, typer.Option(help="How many pieces of --data to measure on. Default: 32.")
+    ] = None,
+    length: Annotated[
+        int | None, typer.Option(help="Tokens in each of them, as far as the model reads. Default: 256.")
+    ] = None,
     silence: Annotated[
         Silence,
         typer.Option(help="Also measure what each head is worth, by silencing it this way (needs --data)."),
@@ -63,6 +67,9 @@ def view(
         raise ValueError("--text is empty; give a text of at least one character")
     if silence != "no" and data is None:
         raise ValueError("--silence measures on a corpus; give --data as well")
+    for name, number in (("--texts", texts), ("--length", length)):
+        if number is not None and data is None:
+            raise ValueError(f"{name} says what to take from a corpus; give --data as well")
     if go_on < 0:
         raise ValueError(f"--continue must be at least 0, got {go_on}")
     if out.is_dir():
@@ -86,7 +93,9 @@ def view(
         from headwise.text import open_corpus
 
         corpus = open_corpus(data)
-        measured = sample_texts(subject, corpus, texts=texts, length=length)
+        measured = sample_texts(
+            subject, corpus, texts=32 if texts is None else texts, length=256 if length is None else length
+        )
         measured_on = f"{corpus.name}: {len(measured)} × {max(map(len, measured))}"
     shown = subject.encode(text) if text is not None else (measured or [])[0]
     prompt = None
