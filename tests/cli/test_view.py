@@ -104,3 +104,14 @@ def test_view_of_no_model(headwise: Callable[..., Any], tmp_path: Path) -> None:
     done = headwise("view", tmp_path, "--text", "abc", "-o", tmp_path / "x.html")
     assert done.code == 2
     assert len(done.err.splitlines()) == 1
+
+
+def test_the_way_out_that_unknown_characters_name_is_there(
+    headwise: Callable[..., Any], folder: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "page.html"
+    refused = headwise("view", folder, "--text", "abXc", "-o", out)
+    assert refused.code == 2
+    assert "--unknown skip" in refused.err
+    done = headwise("view", folder, "--text", "abXc", "--unknown", "skip", "-o", out, "--json")
+    assert json.loads(done.out)["tokens"] == 3

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from headwise.cli.options import Device, Json, Quiet
+from headwise.cli.options import Device, Json, Quiet, Unknown
 from headwise.cli.result import print_json
+from headwise.cli.subjects import open_model, progress_of
 
 if TYPE_CHECKING:
     import pandas
@@ -52,6 +53,7 @@ def view(
         typer.Option("--continue", help="Let the model write so many more tokens first, and mark them."),
     ] = 0,
     title: Annotated[str | None, typer.Option(help="The page's heading. Default: the model's name.")] = None,
+    unknown: Unknown = "error",
     device: Device = "auto",
     quiet: Quiet = False,
     as_json: Json = False,
@@ -80,13 +82,10 @@ def view(
 
     check_place(out)
 
-    from headwise.hub import open_subject
-    from headwise.model.device import pick_device
     from headwise.report.viewer import HeadView, view_data
 
-    where = pick_device(device)
-    subject = open_subject(model, where)
-    other = None if beside is None else open_subject(beside, where)
+    subject = open_model(model, device, unknown)
+    other = None if beside is None else open_model(beside, device, unknown)
     measured, measured_on = None, ""
     if data is not None:
         from headwise.heads.texts import sample_texts
@@ -143,8 +142,5 @@ def _ablation(
         raise ValueError(f"--silence measures a loss, but {subject.name} predicts nothing; leave it out")
     from headwise.heads import ablate
 
-    return ablate(subject, texts, how=silence, on_progress=None if quiet else _say).table
-
-
-def _say(done: int, total: int) -> None:
-    typer.echo(f"silencing heads: {done} of {total}", err=True)
+    with progress_of("silencing heads", quiet) as progress:
+        return ablate(subject, texts, how=silence, on_progress=progress).table
