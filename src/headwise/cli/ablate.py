@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -15,12 +14,16 @@ from headwise.cli.subjects import (
     AnyModel,
     Data,
     Length,
+    Plot,
+    TableOut,
     Text,
     Texts,
-    check_spared,
+    check_outputs,
     open_model,
     progress_of,
     read_texts,
+    tell_outputs,
+    write_outputs,
 )
 
 _LISTED = 10
@@ -55,10 +58,8 @@ def ablate(
         Path | None,
         typer.Option(help="Folder in which progress is kept; the same command goes on from there."),
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Write the table to this .csv or .json file.")
-    ] = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw the grid to this .png or .svg file.")] = None,
+    out: TableOut = None,
+    plot: Plot = None,
     unknown: Unknown = "error",
     device: Device = "auto",
     quiet: Quiet = False,
@@ -69,14 +70,7 @@ def ablate(
     Losses are in nats per token, with the 95 % interval over the texts. Below 0 the model is better off
     without the head. Run it under `torchrun` to share the texts out among processes.
     """
-    from headwise.report.figures import check_picture, save_figure
-    from headwise.report.tables import check_table_file, save_table
-
-    if out is not None:
-        check_table_file(out)
-        check_spared(out, data, model)
-    if plot is not None:
-        check_picture(plot)
+    check_outputs(out, plot, data, model)
     from headwise import heads
 
     subject = open_model(model, device, unknown)
@@ -107,16 +101,13 @@ def ablate(
         if shard.rank > 0:
             return
 
-    from headwise.report.head_grid import grid_figure, head_grid, print_grid
+    from headwise.report.head_grid import head_grid, print_grid
     from headwise.report.head_tables import worth_lines
 
     unit = "nats per token" if measure == "loss" else "1 - cosine"
     title = f"what is lost without each head, {how} ablation"
     grid = head_grid(table, "delta", title=title, unit=unit, signed=measure == "loss")
-    if out is not None:
-        save_table(table, out)
-    if plot is not None:
-        save_figure(grid_figure(grid), plot)
+    written = write_outputs(table, grid, out, plot)
     if as_json:
         result = {
             "model": subject.name,
@@ -125,10 +116,9 @@ def ablate(
             "texts": len(chosen),
             "baseline": found.baseline,
             "agreement": None if agreement is None else vars(agreement),
-            "heads": json.loads(table.to_json(orient="records", double_precision=15)),
+            "heads": table.to_dict("records"),
             "notes": list(found.notes),
-            "file": None if out is None else str(out),
-            "plot": None if plot is None else str(plot),
+            **written,
         }
         print_json(result)
         return
@@ -148,6 +138,4 @@ def ablate(
         )
     for note in found.notes:
         typer.echo(f"note: {note}")
-    for path, what in ((out, "table"), (plot, "grid")):
-        if path is not None:
-            typer.echo(f"wrote the {what} to {path}")
+    tell_outputs(out, plot)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -14,12 +12,16 @@ from headwise.cli.subjects import (
     AnyModel,
     Data,
     Length,
+    Plot,
+    TableOut,
     Text,
     Texts,
-    check_spared,
+    check_outputs,
     open_model,
     progress_of,
     read_texts,
+    tell_outputs,
+    write_outputs,
 )
 
 _LISTED = 10
@@ -35,11 +37,8 @@ def compare_heads(
     statistics: Annotated[
         bool, typer.Option(help="Also say how each statistic of a head changed; in --out and --json.")
     ] = True,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", help="Write the table to this .csv, .json or .parquet file."),
-    ] = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw the grid to this .png or .svg file.")] = None,
+    out: TableOut = None,
+    plot: Plot = None,
     unknown: Unknown = "error",
     device: Device = "auto",
     quiet: Quiet = False,
@@ -50,14 +49,7 @@ def compare_heads(
     Both read the same texts. They must make the same tokens of them and have equally many layers, as two
     checkpoints of one model do.
     """
-    from headwise.report.figures import check_picture, save_figure
-    from headwise.report.tables import check_table_file, save_table
-
-    if out is not None:
-        check_table_file(out)
-        check_spared(out, data, a, b)
-    if plot is not None:
-        check_picture(plot)
+    check_outputs(out, plot, data, a, b)
     from headwise import heads
 
     first, second = (open_model(each, device, unknown) for each in (a, b))
@@ -65,22 +57,18 @@ def compare_heads(
     with progress_of("comparing", quiet) as progress:
         table = heads.compare(first, second, chosen, statistics=statistics, on_progress=progress)
 
-    from headwise.report.head_grid import grid_figure, head_grid, print_grid
+    from headwise.report.head_grid import head_grid, print_grid
     from headwise.report.head_tables import change_lines
 
     grid = head_grid(table, "map_distance", title="how far each head's map moved", unit="Jensen–Shannon")
-    if out is not None:
-        save_table(table, out)
-    if plot is not None:
-        save_figure(grid_figure(grid), plot)
+    written = write_outputs(table, grid, out, plot)
     if as_json:
         result = {
             "a": first.name,
             "b": second.name,
             "texts": len(chosen),
-            "heads": json.loads(table.to_json(orient="records", double_precision=15)),
-            "file": None if out is None else str(out),
-            "plot": None if plot is None else str(plot),
+            "heads": table.to_dict("records"),
+            **written,
         }
         print_json(result)
         return
@@ -88,6 +76,4 @@ def compare_heads(
     print_grid(grid)
     for line in change_lines(table, most=_LISTED):
         typer.echo(line)
-    for path, what in ((out, "table"), (plot, "grid")):
-        if path is not None:
-            typer.echo(f"wrote the {what} to {path}")
+    tell_outputs(out, plot)

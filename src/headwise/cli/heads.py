@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,12 +12,16 @@ from headwise.cli.subjects import (
     AnyModel,
     Data,
     Length,
+    Plot,
+    TableOut,
     Text,
     Texts,
-    check_spared,
+    check_outputs,
     open_model,
     progress_of,
     read_texts,
+    tell_outputs,
+    write_outputs,
 )
 
 if TYPE_CHECKING:
@@ -51,11 +53,8 @@ def heads(
     columns: Annotated[
         bool, typer.Option("--columns", help="Say what each statistic is, then exit.")
     ] = False,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", help="Write all statistics to this .csv, .json or .parquet file."),
-    ] = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw the grid to this .png or .svg file.")] = None,
+    out: TableOut = None,
+    plot: Plot = None,
     unknown: Unknown = "error",
     device: Device = "auto",
     quiet: Quiet = False,
@@ -67,19 +66,13 @@ def heads(
     strength counts from uniform attention (0) to all of the weight (1).
     """
     from headwise.heads.statistics_columns import COLUMNS
-    from headwise.report.figures import check_picture
-    from headwise.report.tables import check_table_file, save_table
 
     names = ["strength", *(column.name for column in COLUMNS)]
     if columns:
         for column in COLUMNS:
             typer.echo(f"{column.name:<24} {column.meaning} [{column.unit}, over {column.over}]")
         return
-    if out is not None:
-        check_table_file(out)
-        check_spared(out, data, model)
-    if plot is not None:
-        check_picture(plot)
+    check_outputs(out, plot, data, model)
     if by not in names and not (repeated and by in _repeated_names()):
         raise ValueError(f"--by {by!r} is not a statistic; there are {', '.join(names)}")
 
@@ -93,24 +86,18 @@ def heads(
     judged = roles(table)
 
     from headwise.heads.role_rules import INITIALS
-    from headwise.report.head_grid import grid_figure, head_grid, print_grid
+    from headwise.report.head_grid import head_grid, print_grid
 
     places = zip(judged["layer"].tolist(), judged["head"].tolist(), strict=True)
     marks = dict(zip(places, judged["role"].map(INITIALS).tolist(), strict=True))
     whole = table.merge(judged.drop(columns="output_share"), on=["layer", "head"])
     grid: HeadGrid = head_grid(whole, by, marks=marks, title=f"{by} of each head, marked by its role")
-    if out is not None:
-        save_table(whole, out)
-    if plot is not None:
-        from headwise.report.figures import save_figure
-
-        save_figure(grid_figure(grid), plot)
+    written = write_outputs(whole, grid, out, plot)
     tokens = sum(map(len, chosen))
     if as_json:
-        records = json.loads(whole.to_json(orient="records"))
+        records = whole.to_dict("records")
         result = {"model": subject.name, "texts": len(chosen), "tokens": tokens, "heads": records}
-        result |= {"file": None if out is None else str(out), "plot": None if plot is None else str(plot)}
-        print_json(result)
+        print_json(result | written)
         return
     typer.echo(
         f"{subject.name}: {len(table)} heads in {len(subject.layers)} layers, on {len(chosen)} texts of "
@@ -121,9 +108,7 @@ def heads(
 
     for line in role_lines(judged, most=None if len(judged) <= _LISTED else _PER_ROLE):
         typer.echo(line)
-    for path, what in ((out, "statistics"), (plot, "grid")):
-        if path is not None:
-            typer.echo(f"wrote the {what} to {path}")
+    tell_outputs(out, plot, "statistics")
 
 
 def _repeated_names() -> list[str]:

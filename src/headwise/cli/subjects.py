@@ -7,16 +7,18 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 if TYPE_CHECKING:
+    import pandas as pd
     from torch import Tensor
 
     from headwise.hub import Subject
+    from headwise.report.head_grid import HeadGrid
     from headwise.text.corpus import Corpus
 
 AnyModel = Annotated[
@@ -33,6 +35,11 @@ Data = Annotated[
 ]
 Texts = Annotated[int, typer.Option(help="How many texts to take from --data, evenly spaced.")]
 Length = Annotated[int, typer.Option(help="Tokens of each text; less where the model reads less at once.")]
+TableOut = Annotated[
+    Path | None,
+    typer.Option("--out", "-o", help="Write all numbers to this .csv, .json or .parquet file."),
+]
+Plot = Annotated[Path | None, typer.Option(help="Draw the grid to this .png or .svg file.")]
 NewFolder = Annotated[Path, typer.Option("--out", "-o", help="The folder to write the new model to.")]
 Calibration = Annotated[int, typer.Option(help="Tokens of --data to fit to.")]
 HeldOut = Annotated[int, typer.Option(help="Tokens of --data after those, to measure on.")]
@@ -89,6 +96,38 @@ def read_texts(
         raise ValueError("give either --text or --data, not both")
     corpus = open_data(source, data) if text is None else Corpus.from_text(text, "--text")
     return sample_texts(subject, corpus, texts=texts, length=length)
+
+
+def check_outputs(out: Path | None, plot: Path | None, data: str | None, *models: str) -> None:
+    """Raise ValueError, before long work, unless table and picture can be written where they are to go."""
+    from headwise.report.figures import check_picture
+    from headwise.report.tables import check_table_file
+
+    if out is not None:
+        check_table_file(out)
+        check_spared(out, data, *models)
+    if plot is not None:
+        check_picture(plot)
+
+
+def write_outputs(table: pd.DataFrame, grid: HeadGrid, out: Path | None, plot: Path | None) -> dict[str, Any]:
+    """Write the table and the picture that a verb was asked for; return what --json says of them."""
+    from headwise.report.figures import save_figure
+    from headwise.report.head_grid import grid_figure
+    from headwise.report.tables import save_table
+
+    if out is not None:
+        save_table(table, out)
+    if plot is not None:
+        save_figure(grid_figure(grid), plot)
+    return {"file": None if out is None else str(out), "plot": None if plot is None else str(plot)}
+
+
+def tell_outputs(out: Path | None, plot: Path | None, table: str = "table") -> None:
+    """Say what `write_outputs` has written; table: what it holds, in a word."""
+    for path, what in ((out, table), (plot, "grid")):
+        if path is not None:
+            typer.echo(f"wrote the {what} to {path}")
 
 
 def check_spared(out: Path, data: str | None, *models: str) -> None:
