@@ -17,9 +17,19 @@ from torch import nn
 
 from headwise.model import GPT, GPTConfig, load_model, save_model
 from headwise.text import TokenFile, open_prepared
-from headwise.training import Interrupted, NonFiniteError, RunConfig, TrainResult, evaluate, loop, train
+from headwise.training import (
+    Interrupted,
+    NonFiniteError,
+    RunConfig,
+    TrainResult,
+    evaluate,
+    learner,
+    loop,
+    train,
+    trainer,
+)
 from headwise.training.evaluation import Evaluation
-from headwise.training.loop import accumulate
+from headwise.training.learner import accumulate
 from headwise.training.run_folder import RunFolder
 
 
@@ -237,7 +247,7 @@ def test_a_loss_or_gradient_that_is_not_finite_stops_before_the_update(
 ) -> None:
     steps = iter(range(1, 100))
 
-    def poisoned(forward: Any, batches: Any) -> torch.Tensor:
+    def poisoned(forward: Any, batches: Any, _loss: Any) -> torch.Tensor:
         loss = accumulate(forward, batches)
         if next(steps) == 5:
             if what == "loss":
@@ -245,7 +255,7 @@ def test_a_loss_or_gradient_that_is_not_finite_stops_before_the_update(
             forward.blocks[0].attention.v_proj.weight.grad[0, 0] = torch.inf
         return loss
 
-    monkeypatch.setattr(loop, "accumulate", poisoned)
+    monkeypatch.setattr(learner, "accumulate", poisoned)
     listener = run.Listener()
     with pytest.raises(NonFiniteError, match=f"the {what} of step 5 is (nan|inf)") as caught:
         run.train(eval_every=4, checkpoint_every=4, max_steps=10, observer=listener)
@@ -260,7 +270,7 @@ def test_a_loss_or_gradient_that_is_not_finite_stops_before_the_update(
 def test_a_first_evaluation_that_is_not_finite_names_no_step_as_saved(
     run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop, "evaluate_batches", lambda *_: Evaluation(math.inf, 1))
+    monkeypatch.setattr(trainer, "evaluate_batches", lambda *_: Evaluation(math.inf, 1))
     with pytest.raises(NonFiniteError, match="the validation loss of step 0 is inf; .* Nothing is saved yet"):
         run.train()
 
@@ -339,8 +349,8 @@ def test_a_full_disk_names_what_is_kept(run: Any, monkeypatch: pytest.MonkeyPatc
             raise OSError(28, "No space left on device")
         real(*arguments, **options)
 
-    real = loop.save_checkpoint
-    monkeypatch.setattr(loop, "save_checkpoint", full)
+    real = trainer.save_checkpoint
+    monkeypatch.setattr(trainer, "save_checkpoint", full)
     with pytest.raises(OSError, match=r"No space left on device.* saved as of step 2; .*--resume"):
         run.train()
     monkeypatch.undo()

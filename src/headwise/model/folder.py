@@ -11,7 +11,7 @@ import torch
 from pydantic import ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from headwise.files import replacing, write_json
 from headwise.model.config import GPTConfig
@@ -20,7 +20,6 @@ from headwise.text import Tokenizer
 
 FORMAT = "headwise-gpt"
 VERSION = 1
-TIED = "head.weight"  # not stored when it is the token embedding
 
 
 def save_model(folder: Path | str, model: GPT, tokenizer: Tokenizer) -> None:
@@ -63,12 +62,18 @@ def load_model(folder: Path | str, device: str | torch.device = "cpu") -> tuple[
     return model.to(device).eval(), tokenizer
 
 
-def save_weights(path: Path, model: GPT) -> None:
-    """Write the parameters of `model` to a safetensors file; tied embeddings once."""
-    state = model.state_dict()
-    if model.config.tied_embeddings:
-        del state[TIED]
-    write_tensors(path, state)
+def save_weights(path: Path, model: nn.Module) -> None:
+    """Write the parameters of `model` to a safetensors file; tied ones once."""
+    tied = _tied(model)
+    write_tensors(path, {name: value for name, value in model.state_dict().items() if name not in tied})
+
+
+def _tied(model: nn.Module) -> dict[str, str]:
+    """Parameters that are another one of the model, by name → the name of that one."""
+    first: dict[int, str] = {}
+    every = model.named_parameters(remove_duplicate=False)
+    named = [(name, first.setdefault(id(parameter), name)) for name, parameter in every]
+    return {name: other for name, other in named if name != other}
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
@@ -85,7 +90,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
             raise OSError(f"cannot write {path}: {error}") from error
 
 
-def load_weights(path: Path, model: GPT) -> None:
+def load_weights(path: Path, model: nn.Module) -> None:
     """Fill `model` with the tensors in `path`: every one, none missing, none left over.
 
     Raises:
@@ -93,10 +98,7 @@ def load_weights(path: Path, model: GPT) -> None:
         ValueError: damaged, or names or shapes that are not the model's.
     """
     state = _read_tensors(path)
-    if model.config.tied_embeddings:
-        state = (
-            state | {TIED: state["token_embedding.weight"]} if "token_embedding.weight" in state else state
-        )
+    state |= {name: state[other] for name, other in _tied(model).items() if other in state}
     expected = model.state_dict()
     problems = [f"lacks {name}" for name in expected.keys() - state.keys()]
     problems += [f"has unknown {name}" for name in state.keys() - expected.keys()]

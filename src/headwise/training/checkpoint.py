@@ -18,9 +18,9 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file
+from torch import nn
 
 from headwise.files import replacing_folder, write_json
-from headwise.model import GPT
 from headwise.model.folder import save_weights, write_tensors
 from headwise.training.optimizer import Optimizer
 
@@ -60,7 +60,7 @@ class TrainingState:
 
 
 def save_checkpoint(
-    folder: Path, progress: TrainingState, model: GPT, optimizer: Optimizer, *, keep: int
+    folder: Path, progress: TrainingState, model: nn.Module, optimizer: Optimizer, *, keep: int
 ) -> Path:
     """Write `folder/step-…` and drop all but the newest `keep`.
 

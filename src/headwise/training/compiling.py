@@ -6,20 +6,18 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import torch
-from torch import Tensor
-
-from headwise.model import GPT
+from torch import Tensor, nn
 
 Forward = Callable[[Tensor], Tensor]
 
 
-def compiled_or_eager(model: GPT, x: Tensor, tell: Callable[[str], None]) -> Forward:
+def compiled_or_eager(model: nn.Module, x: Tensor, tell: Callable[[str], None]) -> Forward:
     """`model` compiled and tried on the ids `x` forward and backward; where that fails, say why in one line
     and return `model` itself.
 
     Parameters, gradients and random numbers are as before afterwards.
     """
-    devices = [model.token_embedding.weight.device] if x.device.type == "cuda" else []
+    devices = [x.device] if x.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
         try:
             compiled = cast(Callable[[Tensor], Any], torch.compile(model))

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from headwise.model import GPT
 from headwise.text import TokenFile, Tokenizer, sequential_windows
+from headwise.training.compiling import Forward
 
 
 @dataclass(frozen=True)
@@ -37,19 +38,24 @@ def token_losses(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def evaluate_batches(model: GPT, batches: Iterable[tuple[Tensor, Tensor]]) -> Evaluation:
+def evaluate_batches(
+    model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], forward: Forward | None = None
+) -> Evaluation:
     """Mean loss of `model`, in eval mode, over `(x, y)` batches; its mode is as before afterwards.
+
+    forward: from ids to logits, by default the model itself.
 
     Raises:
         ValueError: no target at all in the batches.
     """
-    device = model.token_embedding.weight.device
+    device = next(model.parameters()).device
+    forward = model if forward is None else forward
     training = model.training
     model.eval()
     total, tokens = 0.0, 0
     try:
         for x, y in batches:
-            total += token_losses(model(x.to(device)), y.to(device)).item()
+            total += token_losses(forward(x.to(device)), y.to(device)).item()
             tokens += int((y != -100).sum())
     finally:
         model.train(training)

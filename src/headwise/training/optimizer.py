@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 
 import torch
@@ -10,6 +11,8 @@ from torch import Tensor, nn
 
 from headwise.training.config import TrainingConfig
 from headwise.training.muon import Muon
+
+_IN_A_LAYER = re.compile(r"(blocks|(.+\.)?(layers|h))\.\d+\.")
 
 
 def rate_factor(step: int, config: TrainingConfig) -> float:
@@ -105,9 +108,10 @@ class Optimizer:
 
 
 def hidden_matrices(model: nn.Module) -> dict[str, Tensor]:
-    """The weights of linear layers inside the model's layers (`model.blocks`), by name."""
+    """The weights of linear layers inside the model's layers, by name: those in `blocks` of a GPT, in
+    `model.layers` or `transformer.h` of a model of transformers."""
     return {
         name: parameter
         for name, parameter in model.named_parameters()
-        if name.startswith("blocks.") and parameter.ndim == 2
+        if _IN_A_LAYER.match(name) and parameter.ndim == 2
     }
