@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from headwise.compress.pruning import choose as choose
     from headwise.compress.pruning import level as level
     from headwise.compress.pruning import prune as prune
+    from headwise.compress.uptraining import UptrainResult as UptrainResult
+    from headwise.compress.uptraining import uptrain as uptrain
 
 __getattr__, __all__ = lazy_exports(
     __name__,
@@ -27,5 +29,6 @@ __getattr__, __all__ = lazy_exports(
         "headwise.compress.judge": ["recall_verdict", "text_losses"],
         "headwise.compress.probes": ["passkey_scores", "recall_rows", "recall_scores"],
         "headwise.compress.pruning": ["PruneResult", "choose", "level", "prune"],
+        "headwise.compress.uptraining": ["UptrainResult", "uptrain"],
     },
 )
