@@ -12,7 +12,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from headwise.compress.judge import recall_verdict, text_losses
-from headwise.compress.probes import completes_bigram, passkey_scores, recall_rows, recall_scores
+from headwise.compress.probes import (
+    completes_bigram,
+    passkey_scores,
+    recall_lines,
+    recall_rows,
+    recall_scores,
+)
 from headwise.hub.subject import OwnSubject
 from headwise.model import GPT, GPTConfig
 from headwise.text import Tokenizer
@@ -79,6 +85,7 @@ def test_a_small_power_pulls_questions_to_the_front() -> None:
         ({"blank": 40}, "must be different tokens"),
         ({"keys": range(1, 5)}, "8 pairs need as many different keys and values, got 4 and 40"),
         ({"power": 0.0}, "must be above 0"),
+        ({"blank": None}, r"only rows of 4 · pairs = 32 tokens with answered=True are filled, got length=96"),
     ],
 )
 def test_tasks_that_cannot_be_are_refused(changes: dict[str, Any], message: str) -> None:
@@ -86,6 +93,46 @@ def test_tasks_that_cannot_be_are_refused(changes: dict[str, Any], message: str)
         rows_of_recall(**changes)
     with pytest.raises(ValueError, match="length=31 is too short for 8 pairs, which take 32 tok"):
         recall_rows(1, 31, 8, keys=KEYS, values=VALUES, blank=BLANK)
+
+
+def test_answers_stand_after_the_questions() -> None:
+    plain, answered = rows_of_recall(), rows_of_recall(answered=True)
+    asked = plain.wanted != -100
+    assert torch.equal(plain.wanted, answered.wanted)
+    assert torch.equal(answered.ids[:, 1:][asked[:, :-1]], plain.wanted[asked])
+    rest = ~asked.roll(1, dims=1)
+    assert torch.equal(plain.ids[rest], answered.ids[rest])
+    filled = recall_rows(20, 32, 8, keys=KEYS, values=VALUES, answered=True)
+    assert not (filled.ids == BLANK).any()
+    assert sorted(filled.ids[0, 16::2].tolist()) == sorted(filled.ids[0, :16:2].tolist())
+
+
+def test_lines_to_learn_recall_from() -> None:
+    lines = recall_lines(50, 3, keys="가나다라", values="0123", seed=2)
+    assert lines == recall_lines(50, 3, keys="가나다라", values="0123", seed=2)
+    assert lines != recall_lines(50, 3, keys="가나다라", values="0123", seed=3)
+    for line in lines:
+        assert len(line) == 12
+        told = dict(zip(line[:6:2], line[1:6:2], strict=True))
+        assert set(told) < {*"가나다라"}
+        assert len({*told.values()} & {*"0123"}) == 3
+        assert told == dict(zip(line[6::2], line[7::2], strict=True))
+    assert {line[6] == line[0] for line in lines} == {True, False}  # in no fixed order
+
+
+@pytest.mark.parametrize(
+    ("keys", "values", "message"),
+    [
+        ("aab", "xyz", "must be different characters, got 'aab' and 'xyz'"),
+        ("abc", "cde", "must be different characters"),
+        ("a\nb", "xyz", "must stand for themselves"),
+        ("ae", "\u0301z", "must stand for themselves"),
+        ("ab", "xyz", "3 pairs need as many different keys and values, got 2 and 3"),
+    ],
+)
+def test_lines_that_cannot_be_are_refused(keys: str, values: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        recall_lines(1, 3, keys=keys, values=values)
 
 
 def test_scores_are_by_the_distance() -> None:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from headwise.compress.judge import recall_verdict as recall_verdict
     from headwise.compress.judge import text_losses as text_losses
     from headwise.compress.probes import passkey_scores as passkey_scores
+    from headwise.compress.probes import recall_lines as recall_lines
     from headwise.compress.probes import recall_rows as recall_rows
     from headwise.compress.probes import recall_scores as recall_scores
     from headwise.compress.pruning import PruneResult as PruneResult
@@ -27,7 +28,7 @@ __getattr__, __all__ = lazy_exports(
         "headwise.compress.budget": ["counts_for_cache"],
         "headwise.compress.grouping": ["GroupResult", "expand", "group"],
         "headwise.compress.judge": ["recall_verdict", "text_losses"],
-        "headwise.compress.probes": ["passkey_scores", "recall_rows", "recall_scores"],
+        "headwise.compress.probes": ["passkey_scores", "recall_lines", "recall_rows", "recall_scores"],
         "headwise.compress.pruning": ["PruneResult", "choose", "level", "prune"],
         "headwise.compress.uptraining": ["UptrainResult", "uptrain"],
     },

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from headwise.hub.subject import Subject
 from headwise.hub.surgery import next_token_logits
+from headwise.text.normal import normalise
 
 IGNORED = -100
 
@@ -38,7 +39,8 @@ def recall_rows(
     *,
     keys: Sequence[int],
     values: Sequence[int],
-    blank: int,
+    blank: int | None = None,
+    answered: bool = False,
     power: float = 0.01,
     seed: int = 0,
 ) -> Recall:
@@ -48,13 +50,17 @@ def recall_rows(
     every key comes once more, at the even positions of the rest; what has to be said there is its value. The
     rest is blank.
 
-    keys, values: the tokens to draw from, none in both. blank: the token in between.
+    keys, values: the tokens to draw from, none in both. blank: the token in between; rows of 4 · pairs tokens
+        with answers have no such place, and need none.
+    answered: put its value after each question, as a text would that a language model learns from, such as
+        that of `recall_lines`.
     power: slot s of the rest is drawn for a key with a probability like power · s^(power - 1): 0.01 pulls the
-        questions to the front, 1 spreads them evenly.
+        questions to the front (those of early keys, where every slot is taken), 1 spreads them evenly.
     seed: the same seed gives the same rows.
 
     Raises:
-        ValueError: a length below 4 · pairs, too few keys or values, one token for two things.
+        ValueError: a length below 4 · pairs, too few keys or values, one token for two things, no blank where
+            one is needed.
     """
     if rows < 1 or pairs < 1 or power <= 0:
         raise ValueError(
@@ -71,10 +77,15 @@ def recall_rows(
         )
     if set(keys) & set(values) or blank in {*keys, *values}:
         raise ValueError("keys, values and blank must be different tokens")
+    if blank is None and not (answered and length == 4 * pairs):
+        raise ValueError(
+            f"blank is needed: only rows of 4 · pairs = {4 * pairs} tokens with answered=True are filled, "
+            f"got length={length}, answered={answered}"
+        )
     generator = torch.Generator().manual_seed(seed)
     slots = (length - 2 * pairs) // 2
     chance = torch.arange(1, slots + 1, dtype=torch.float64) ** (power - 1)
-    ids = torch.full((rows, length), blank)
+    ids = torch.full((rows, length), IGNORED if blank is None else blank)
     wanted = torch.full((rows, length), IGNORED)
     gap = torch.zeros(rows, length, dtype=torch.int64)
     every_key, every_value = torch.tensor(sorted(set(keys))), torch.tensor(sorted(set(values)))
@@ -86,7 +97,42 @@ def recall_rows(
         ids[row, first], ids[row, first + 1] = key, value
         ids[row, again], wanted[row, again] = key, value
         gap[row, again] = again - first
+        if answered:
+            ids[row, again + 1] = value
     return Recall(ids, wanted, gap, pairs)
+
+
+def recall_lines(lines: int, pairs: int, *, keys: str, values: str, seed: int = 0) -> list[str]:
+    """Return lines of text to learn recall from: `AxByCz` and so on, then each key again with its value.
+
+    These are the rows of `recall_rows` with length 4 · pairs, answered and spread evenly. Mixed into a text
+    that a model is trained on, they make it one that can be judged by recall.
+
+    keys, values: characters to draw from, each once, none in both.
+
+    Raises:
+        ValueError: as `recall_rows`; a character twice, or one that ends a line or joins its neighbour.
+    """
+    letters = keys + values
+    if len(set(letters)) < len(letters):
+        raise ValueError(f"keys and values must be different characters, got {keys!r} and {values!r}")
+    joined = "".join(before + after for before in letters for after in letters)
+    if normalise(joined) != joined or any(letter.splitlines() != [letter] for letter in letters):
+        raise ValueError(
+            "keys and values must stand for themselves (no line ends, no accents that join what stands "
+            f"before them), got {letters!r}"
+        )
+    task = recall_rows(
+        lines,
+        4 * pairs,
+        pairs,
+        keys=range(len(keys)),
+        values=range(len(keys), len(letters)),
+        answered=True,
+        power=1.0,
+        seed=seed,
+    )
+    return ["".join(letters[i] for i in row) for row in task.ids.tolist()]
 
 
 @dataclass(frozen=True)
