@@ -52,6 +52,8 @@ class HeadStatistics:
     """By layer and head, for chosen heads: per text, the share of its attention that each key gets."""
     repeated: pd.DataFrame | None = None
     """The scores on repeated random tokens, if asked for; they are columns of the table as well."""
+    every: int = 1
+    """Of so many queries one was looked at; `counts` says how many that are."""
 
     @property
     def table(self) -> pd.DataFrame:
@@ -121,7 +123,7 @@ class HeadStatistics:
 
         Raises ValueError if they are of other layers, heads or columns.
         """
-        if a.columns != b.columns:
+        if a.columns != b.columns or a.every != b.every:
             raise ValueError("the statistics have different columns; collect both with the same options")
         if {n: s.shape for n, s in a.sums.items()} != {n: s.shape for n, s in b.sums.items()}:
             raise ValueError("the statistics are of models with different layers or heads")
@@ -131,6 +133,7 @@ class HeadStatistics:
             _joined(a.maps, b.maps),
             _joined(a.received, b.received),
             a.repeated if a.repeated is not None else b.repeated,
+            a.every,
         )
 
     def to_csv(self, path: Path | str) -> None:
@@ -142,6 +145,7 @@ class HeadStatistics:
     def to_json(self, path: Path | str) -> None:
         """Write table, counts and descriptions as JSON; NaN becomes null."""
         value = {
+            "every": self.every,
             "columns": _records(self.describe()),
             "heads": _records(self.table),
             "counts": _records(self.counts),

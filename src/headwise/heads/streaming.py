@@ -63,7 +63,7 @@ class Sweep:
         self.apart_list: list[list[int]] = [index.tolist() for index in self.apart]
         self.first_list: list[int] = marks.first.tolist()
         classes = torch.stack([marks.special, marks.punctuation], dim=1)
-        self.census = Census(marks.counted, classes, marks.corner, received=received)
+        self.census = Census(marks.counted, classes, marks.corner, marks.step, received=received)
         batch, heads, queries = request.q.shape[:3]
         device = request.q.device
 
@@ -124,8 +124,8 @@ class Sweep:
         within = self.plan.crop(queries, slice(0, self.request.k.shape[2]))
         cuts = [within.start, within.stop]
         if self.marks.corner is not None:
-            start = self.marks.corner + queries.start
-            ends = start - self.near, start + length(queries) + self.near
+            span = self._span(queries)
+            ends = span.start - self.near, span.stop + self.near
             cuts[1:1] = [min(max(end, within.start), within.stop) for end in ends]
         edge, plain = list[Tile](), list[Tile]()
         for n, (start, stop) in enumerate(pairwise(cuts)):
@@ -263,12 +263,14 @@ class Sweep:
             if tile.keys.start <= self.first_list[b] < tile.keys.stop:
                 rows.first[b][here] = scores[b - batches.start, ..., self.first_list[b] - tile.keys.start]
         if edge:
-            start = self._position(part.strip) - tile.keys.start
+            start, step = self._span(part.strip.queries).start - tile.keys.start, self.marks.step
             for offset, kept in rows.near.items():
-                low, high = max(0, -start - offset), min(scores.shape[2], scores.shape[3] - start - offset)
+                first = start + offset  # the key of query 0; that of the next is a step further
+                low, high = max(0, -(first // step)), min(scores.shape[2], -((first - scores.shape[3]) // step))
                 if low >= high:
                     continue
-                diagonal = scores.diagonal(start + offset, dim1=2, dim2=3)  # (b, h, high - low)
+                keys = scores[:, :, low:high, first + step * low :: step]
+                diagonal = keys.diagonal(dim1=2, dim2=3)  # (b, h, high - low)
                 stood = kept[part.where][..., low:high]
                 stood.copy_(diagonal)
                 if abs(offset) == 1:
@@ -302,33 +304,33 @@ class Sweep:
                     by_group[..., tile.within(patch)].masked_fill_(patch.unseen.mT, 0.0)
         return columns
 
-    def _position(self, strip: Strip) -> int:
-        """Return the key at the position of the strip's first query."""
-        return (self.marks.corner or 0) + int(strip.queries.start)
+    def _span(self, queries: slice) -> slice:
+        """Return the keys from the position of the first of these queries to that of the last."""
+        start = (self.marks.corner or 0) + self.marks.step * int(queries.start)
+        return slice(start, start + self.marks.step * (length(queries) - 1) + 1)
 
     def _place(self, strip: Strip) -> None:
         """Write into the columns how far keys are from the strip's first query, and on which side.
 
-        Among the strip's own positions both are 0: there distances are taken pair by pair.
+        From the strip's first position to its last both are 0: there distances are taken pair by pair.
         """
         if self.marks.corner is None:
             self.columns[:, 1:3] = 0.0
             return
-        start, rows = self._position(strip), length(strip.queries)
+        span = self._span(strip.queries)
         index = torch.arange(self.columns.shape[2], device=self.columns.device)
-        side = (index < start).to(self.wide) - (index >= start + rows).to(self.wide)
-        self.columns[:, 1] = (index - start).abs() * side.abs()
+        side = (index < span.start).to(self.wide) - (index >= span.stop).to(self.wide)
+        self.columns[:, 1] = (index - span.start).abs() * side.abs()
         self.columns[:, 2] = side
 
     def _close_by(self, part: Part, tile: Tile, e: Tensor, out: Tensor) -> None:
         """Write sum_j |i - j| e over the keys at the strip's own positions, (m, R·t, 1)."""
-        start = self._position(part.strip)
-        stop = start + length(part.strip.queries)
-        first, last = max(start, tile.keys.start), min(stop, tile.keys.stop)
+        span = self._span(part.strip.queries)
+        first, last = max(span.start, tile.keys.start), min(span.stop, tile.keys.stop)
         if first >= last:
             out.zero_()
             return
-        query = torch.arange(start, stop, device=e.device).unsqueeze(1)
+        query = torch.arange(span.start, span.stop, self.marks.step, device=e.device).unsqueeze(1)
         apart = (query - torch.arange(first, last, device=e.device)).abs().to(self.wide)  # (t, s)
         near = part.by_head(e)[..., first - tile.keys.start : last - tile.keys.start] * apart
         torch.sum(near, dim=-1, keepdim=True, out=part.by_head(out))
@@ -345,7 +347,7 @@ class Sweep:
         rows.total[where] = by_head[..., 0]
         rows.moment[where] = part.by_head(moment).squeeze(3)
         if self.marks.corner is not None:
-            ahead = torch.arange(by_head.shape[2], device=by_head.device, dtype=self.wide)
+            ahead = torch.arange(by_head.shape[2], device=by_head.device, dtype=self.wide) * self.marks.step
             distance = by_head[..., 1] + ahead * by_head[..., 2]
             close = (factor[:edge] * sums.close[:edge]).sum(dim=0)
             rows.distance[where] = distance + part.by_head(close).squeeze(3)
