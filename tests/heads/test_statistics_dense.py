@@ -18,7 +18,6 @@ from headwise.heads.statistics_columns import ROW_COLUMNS
 from headwise.heads.statistics_reduction import reduce_call
 from headwise.hub import AttentionLayer, TokenBatch
 
-
 ALL = Sample()
 
 

@@ -55,7 +55,7 @@ class Sweep:
         self.all_counted = bool(marks.counted.all())
         self.k = request.k.to(self.wide).flatten(0, 1)  # (B·G, S, K)
         self.scratch = Scratch(request.q.device)
-        self.sizes = _tile_sizes(request)
+        self.sizes = _tile_sizes(request, marks.step)
         self.plan = Plan(request, self.sizes)
         self.columns = self._columns(key_norms)  # (B·G, C, S)
         self.has_norms = key_norms is not None
@@ -93,6 +93,8 @@ class Sweep:
         """(B, H, S), what keys receive from the queries that count."""
         self.blind = False
         """Whether queries of the strip at hand may see nothing."""
+        self.apart_from: tuple[tuple[int, ...], Tensor] = (), self.columns
+        """How far queries are from keys: of which, and the numbers, the same for all heads."""
 
     def _columns(self, key_norms: Tensor | None) -> Tensor:
         """Return what rides along: ones, distance and side (made per strip), classes, norms per head."""
@@ -266,7 +268,10 @@ class Sweep:
             start, step = self._span(part.strip.queries).start - tile.keys.start, self.marks.step
             for offset, kept in rows.near.items():
                 first = start + offset  # the key of query 0; that of the next is a step further
-                low, high = max(0, -(first // step)), min(scores.shape[2], -((first - scores.shape[3]) // step))
+                low, high = (
+                    max(0, -(first // step)),
+                    min(scores.shape[2], -((first - scores.shape[3]) // step)),
+                )
                 if low >= high:
                     continue
                 keys = scores[:, :, low:high, first + step * low :: step]
@@ -330,10 +335,19 @@ class Sweep:
         if first >= last:
             out.zero_()
             return
-        query = torch.arange(span.start, span.stop, self.marks.step, device=e.device).unsqueeze(1)
-        apart = (query - torch.arange(first, last, device=e.device)).abs().to(self.wide)  # (t, s)
+        apart = self._distances(span, first, last)  # (t, s)
         near = part.by_head(e)[..., first - tile.keys.start : last - tile.keys.start] * apart
         torch.sum(near, dim=-1, keepdim=True, out=part.by_head(out))
+
+    def _distances(self, span: slice, first: int, last: int) -> Tensor:
+        """Return |i - j| of the queries of a span and the keys first … last - 1, (t, s)."""
+        asked = span.start, span.stop, first, last
+        if self.apart_from[0] != asked:
+            device = self.columns.device
+            query = torch.arange(span.start, span.stop, self.marks.step, device=device).unsqueeze(1)
+            distances = (query - torch.arange(first, last, device=device)).abs_().to(self.wide)
+            self.apart_from = asked, distances
+        return self.apart_from[1]
 
     def _combine(self, part: Part, sums: TileSums, edge: int) -> Tensor | None:
         """Put all tiles of a strip on one scale and add them up; return the shares, (N, m, R·t, 1)."""
@@ -388,10 +402,11 @@ class Sweep:
         target.baddbmm_(share.reshape(count, 1, -1), e.view(count, -1, e.shape[2]))
 
 
-def _tile_sizes(request: Request) -> TileSizes:
-    """Return sizes that suit the shapes and the device."""
+def _tile_sizes(request: Request, step: int) -> TileSizes:
+    """Return sizes that suit the shapes and the device; strips of queries far apart have a wide edge."""
     cpu = request.q.device.type == "cpu"
-    queries = max(1, min(request.region.rows, (_ROWS if cpu else 4 * _ROWS) // request.group))
+    rows = (_ROWS if cpu else 4 * _ROWS) // (request.group if step == 1 else 2 * request.group)
+    queries = max(1, min(request.region.rows, rows))
     keys = min(_KEYS if cpu else 4 * _KEYS, max(1, request.k.shape[2]))
     numbers = _CPU_TILE_PER_THREAD * torch.get_num_threads() if cpu else _OTHER_TILE
     return TileSizes(queries, keys, max(1, numbers // (queries * request.group * keys)))
