@@ -66,7 +66,8 @@ def heads(
     """Say what every head of a model does: its role, how strong it is, and what speaks for it.
 
     The statistics are averages over the texts; no matrix of weights is held, so texts may be long. A role's
-    strength counts from uniform attention (0) to all of the weight (1).
+    strength counts from uniform attention (0) to all of the weight (1). Run it under `torchrun` to share the
+    texts out among processes.
     """
     from headwise.heads.statistics_columns import COLUMNS
 
@@ -82,9 +83,15 @@ def heads(
     subject = open_model(model, device, unknown)
     chosen = read_texts(subject, model, text, data, texts, length)
     from headwise.heads import roles, statistics
+    from headwise.heads.sharding import processes_of_torchrun
 
-    with progress_of("texts", quiet) as progress:
+    with (
+        processes_of_torchrun() as shard,
+        progress_of("texts", quiet or shard.rank > 0) as progress,
+    ):
         found = statistics(subject, chosen, repeated=repeated, every=every, progress=progress)
+    if shard.rank > 0:
+        return
     table = found.table
     judged = roles(table)
 
