@@ -131,9 +131,8 @@ def check_heads(layers: Sequence[AttentionLayer], heads: Collection[Head], name:
         if layer not in have:
             raise ValueError(f"{name} names layer {layer}, but the model has layers 0 … {len(have) - 1}")
         if not 0 <= head < have[layer]:
-            raise ValueError(
-                f"{name} names head {head} of layer {layer}, which has heads 0 … {have[layer] - 1}"
-            )
+            there = f"heads 0 … {have[layer] - 1}" if have[layer] else "no heads left"
+            raise ValueError(f"{name} names head {head} of layer {layer}, which has {there}")
 
 
 def statistics(
