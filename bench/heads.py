@@ -7,10 +7,10 @@
 
 Group layer: 12 heads of width 64, causal, float32, one text of T tokens. Group model: the shape of GPT-2
 small. Times are medians of rounds in which all contestants run in turn; ratios are to the first contestant,
-whose own work is not part of the statistics of a layer, but is part of those of a model. Peak memory is
-that of a process which runs the contestant once, beyond what it held before. "dense" forms the matrix of
-weights, as `output_attentions` of transformers does, and takes the same numbers from it; it is left out
-where that matrix is larger than 4 GB.
+whose own work is not part of the statistics of a layer, but is part of those of a model. "Rows" is without
+what keys receive. Peak memory is that of a process which runs the contestant once, beyond what it held
+before. "dense" forms the matrix of weights, as `output_attentions` of transformers does, and takes the same
+numbers from it; it is left out where that matrix is larger than 4 GB.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ LAYER_LENGTHS = (1024, 2048, 4096, 8192, 16384, 32768)
 MODEL_LENGTHS = (1024, 2048)
 QUICK = {"layer": (512, 1024), "model": (128,)}
 LARGEST_MATRIX = 4e9
+EVERY = 8
+EVERY_NTH = f"statistics, all, every {EVERY}th query"
 
 
 def tokens(T: int) -> TokenBatch:
@@ -78,8 +80,8 @@ def layer_runs(T: int) -> dict[str, Callable[[], Run]]:
     call = AttentionCall(layer, q, k, v, out, Mask.causal(), WIDTH**-0.5)
     batch = tokens(T)
 
-    def statistics(received: bool) -> Run:
-        collector = StatisticsCollector([layer], received=received)
+    def statistics(received: bool, every: int = 1) -> Run:
+        collector = StatisticsCollector([layer], received=received, every=every)
         return lambda: collector.update(call, batch)
 
     def by_formulas() -> Run:
@@ -98,6 +100,7 @@ def layer_runs(T: int) -> dict[str, Callable[[], Run]]:
         "SDPA": lambda: lambda: F.scaled_dot_product_attention(q, k, v, is_causal=True),
         "statistics, rows": lambda: statistics(False),
         "statistics, all": lambda: statistics(True),
+        EVERY_NTH: lambda: statistics(True, EVERY),
     }
     if 4.0 * N_HEAD * T * T <= LARGEST_MATRIX:
         made["dense formulas"] = by_formulas
@@ -113,8 +116,8 @@ def model_runs(T: int) -> dict[str, Callable[[], Run]]:
     ids = torch.randint(0, config.vocab_size, (1, T))
     batch = tokens(T)
 
-    def statistics(received: bool) -> Run:
-        collector = StatisticsCollector(attention_layers(model), received=received)
+    def statistics(received: bool, every: int = 1) -> Run:
+        collector = StatisticsCollector(attention_layers(model), received=received, every=every)
 
         def run() -> None:
             with observe(model, lambda call: collector.update(call, batch)):
@@ -131,6 +134,7 @@ def model_runs(T: int) -> dict[str, Callable[[], Run]]:
         "forward": lambda: lambda: model(ids),
         "forward and statistics, rows": lambda: statistics(False),
         "forward and statistics, all": lambda: statistics(True),
+        f"forward and {EVERY_NTH}": lambda: statistics(True, EVERY),
         "forward with weights, dense formulas": all_weights,
     }
 
@@ -166,7 +170,7 @@ def measure(group: str, T: int, seconds: float, least: int, memory: bool) -> lis
     rows: list[dict[str, object]] = []
     for name, timing in timings.items():
         ratio, best = timing.median / first.median, timing.best / first.best
-        line = f"  {name:<38} {timing.median * 1e3:10.1f} ms ± {100 * timing.spread:3.0f} %"
+        line = f"  {name:<44} {timing.median * 1e3:10.1f} ms ± {100 * timing.spread:3.0f} %"
         line += f"  {ratio:5.2f}× the time (best of {timing.runs}: {best:.2f}×)"
         peak = peaks[name]
         if peak is not None:

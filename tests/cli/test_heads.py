@@ -83,6 +83,19 @@ def test_heads_prints_every_head_with_its_role(headwise: Callable, models, data:
     assert sum(line.startswith("  layer ") for line in lines) == LAYERS * HEADS
 
 
+def test_heads_says_how_many_queries_it_looked_at(headwise: Callable, models, data: Path) -> None:  # type: ignore[no-untyped-def]
+    arguments = "heads", models[0], "--data", data, "--every", 4, "--quiet"
+    found = last_json(headwise(*arguments, "--json"))
+    subject, texts = chosen(models[0])
+    result = statistics(subject, texts, every=4)
+    assert found["every"] == 4
+    assert found["queries"] == result.counts["entropy"][0] < found["tokens"] / 2
+    assert [row["entropy"] for row in found["heads"]] == pytest.approx(
+        result.table["entropy"].tolist(), abs=1e-6
+    )
+    assert f"; {found['queries']} queries looked at, one in 4" in headwise(*arguments).out
+
+
 def test_heads_writes_tables_and_pictures_whole(
     headwise: Callable, models, data: Path, tmp_path: Path
 ) -> None:  # type: ignore[no-untyped-def]

@@ -19,7 +19,7 @@ from headwise.heads.documents import CLASSES, batches_of, bigrams_seen, make_doc
 from headwise.heads.retrieval import retrieval_documents
 from headwise.heads.sweep import Sweep
 from headwise.hub.subject import OwnSubject
-from headwise.training.student_t import mean_interval
+from headwise.student_t import mean_interval
 
 Make = Callable[..., OwnSubject]
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from headwise.heads.intervals import per_token, rank_correlation
-from headwise.training.student_t import mean_interval
+from headwise.student_t import mean_interval
 
 
 def test_with_equal_counts_it_is_the_interval_of_the_mean() -> None:

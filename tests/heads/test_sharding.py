@@ -1,4 +1,4 @@
-"""Two processes give what one gives, bit for bit."""
+"""Two processes give what one gives."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import distributed as dist
 
-from headwise.heads import ablate, greedy, importance, similarity
+from headwise.heads import ablate, greedy, importance, similarity, statistics
 from headwise.heads.sharding import Shard, gathered, processes_of_torchrun, this_shard
 from headwise.heads.silencing import How
 from headwise.heads.sweep import Sweep
@@ -46,6 +46,14 @@ def ablated(how: How, folder: Path | None = None) -> list[list[float]]:
     return numbers
 
 
+def looked_at(every: int = 1) -> dict[str, list[list[float]]]:
+    found = statistics(small(), TEXTS, batch_tokens=20, every=every)
+    return {
+        "numbers": found.table.fillna(-9).to_numpy().tolist(),
+        "counts": found.counts.to_numpy().tolist(),
+    }
+
+
 def results(folder: Path | None = None) -> dict[str, Any]:
     """Return what this process finds out about a small model."""
     subject = small()
@@ -55,6 +63,8 @@ def results(folder: Path | None = None) -> dict[str, Any]:
         "resample": ablated("resample"),
         "importance": importance(subject, TEXTS, tokens=40).to_numpy().tolist(),
         "greedy": greedy(subject, TEXTS, budget=2, tokens=40).to_numpy().tolist(),
+        "statistics": looked_at(),
+        "statistics of every third": looked_at(every=3),
         "similarity": similarity(subject, TEXTS, tokens=40).fillna(-1).to_numpy().tolist(),
     }
 
@@ -94,6 +104,10 @@ def test_two_processes_equal_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     for name in ("zero", "mean", "resample", "importance", "greedy"):
         assert first[name] == alone[name], name
     assert torch.allclose(torch.tensor(first["similarity"]), torch.tensor(alone["similarity"]), atol=1e-12)
+    for name in ("statistics", "statistics of every third"):
+        assert first[name]["counts"] == alone[name]["counts"]  # each text is looked at once
+        numbers = [torch.tensor(each[name]["numbers"], dtype=torch.float64) for each in (first, alone)]
+        torch.testing.assert_close(*numbers, rtol=1e-12, atol=1e-12)  # added up in another order
 
 
 def _nothing_left(*_: object) -> None:

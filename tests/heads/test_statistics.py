@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -150,26 +147,28 @@ def test_statistics_follow_from_the_maps(subject: Letters) -> None:
     assert row["special"] == pytest.approx(A[:, ids == SPECIAL].sum(1).mean().item(), rel=1e-5)
 
 
-def test_files_hold_the_table(subject: Letters, tmp_path: Path) -> None:
-    result = heads.statistics(subject, TEXTS, repeated=True)
-    result.to_csv(tmp_path / "heads.csv")
-    pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "heads.csv"), result.table)
-    result.to_json(tmp_path / "heads.json")
-    read = json.loads((tmp_path / "heads.json").read_text("utf-8"))
-    assert len(read["heads"]) == 8
-    assert read["heads"][0]["next"] is None
-    assert read["counts"][0]["entropy"] == sum(map(len, TEXTS))
-    assert {c["column"] for c in read["columns"]} == set(result.table.columns) - {"layer", "head"}
+def test_numbers_of_every_nth_query_say_how_many_they_are_of(subject: Letters) -> None:
+    text = TEXTS[2]
+    found = heads.statistics(subject, [text, text], every=8, repeated=True, batch_tokens=1)
+    whole = heads.statistics(subject, [text])
+    queries = int(found.counts["entropy"][0])
+    assert abs(queries / 2 - len(text) / 8) < 1
+    assert found.every == 8
+    assert list(found.table.columns)[:20] == list(whole.table.columns)[:20]
+    assert found.table["induction"].notna().all()
+    with pytest.raises(ValueError, match="different columns or samples"):
+        HeadStatistics.merge(found, whole)
 
 
-def test_parquet_says_what_it_needs(
-    subject: Letters, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("every", "error", "says"),
+    [(0, ValueError, "at least 1"), (2.5, TypeError, "whole number, got 2.5"), (True, TypeError, "got True")],
+)
+def test_every_is_a_whole_number_from_1(
+    subject: Letters, every: int, error: type[Exception], says: str
 ) -> None:
-    found = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "pyarrow" else found(name))
-    with pytest.raises(ImportError, match="pyarrow"):
-        heads.statistics(subject, ["abc"]).to_parquet(tmp_path / "heads.parquet")
-    assert not list(tmp_path.iterdir())
+    with pytest.raises(error, match=says):
+        heads.statistics(subject, TEXTS, every=every)
 
 
 def test_progress_counts_texts(subject: Letters) -> None:
@@ -247,7 +246,7 @@ def test_one_text_instead_of_a_list_is_refused(subject: Letters) -> None:
 
 def test_statistics_of_other_models_do_not_merge(subject: Letters) -> None:
     a = heads.statistics(subject, ["abc"])
-    with pytest.raises(ValueError, match="different columns"):
+    with pytest.raises(ValueError, match="different columns or samples"):
         HeadStatistics.merge(a, heads.statistics(subject, ["abc"], received=False))
     smaller = StatisticsCollector(subject.layers[:1]).result()
     with pytest.raises(ValueError, match="different layers"):

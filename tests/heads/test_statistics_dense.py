@@ -13,7 +13,12 @@ from torch import Tensor, nn
 
 from headwise.attention import Mask, attention
 from headwise.heads import AttentionCall, StatisticsCollector, streaming
+from headwise.heads.sampled_queries import Sample
+from headwise.heads.statistics_columns import ROW_COLUMNS
+from headwise.heads.statistics_reduction import reduce_call
 from headwise.hub import AttentionLayer, TokenBatch
+
+ALL = Sample()
 
 
 @dataclass
@@ -32,7 +37,7 @@ def layer(heads: int, groups: int, width: int, *, cross: bool = False, out: int 
 
 
 def tokens(real: Tensor, special: Tensor, punctuation: Tensor) -> TokenBatch:
-    return TokenBatch(torch.zeros_like(real, dtype=torch.int64), real, special, punctuation)
+    return TokenBatch(torch.randint(0, 50, real.shape), real, special, punctuation)
 
 
 def make(
@@ -97,8 +102,8 @@ def mean(values: Tensor, counts: Tensor) -> Tensor:
     return torch.where(counts, values, 0.0).sum(dim=(0, 2)) / counts.sum(dim=(0, 2))
 
 
-def dense(case: Case) -> dict[str, Tensor]:
-    """Every statistic by its definition, from the matrix of weights."""
+def dense(case: Case, sample: Sample = ALL) -> dict[str, Tensor]:
+    """Every statistic by its definition, from the matrix of weights; of a sample, by its queries alone."""
     call, allowed = case.call, case.allowed
     H, G, T, S = call.q.shape[1], call.k.shape[1], call.q.shape[2], call.k.shape[2]
     q, k, v = call.q.double(), call.k.double(), call.v.double()
@@ -117,7 +122,9 @@ def dense(case: Case) -> dict[str, Tensor]:
     A = torch.where(allowed.any(-1, keepdim=True), e / below.clamp(min=1e-300), 0.0)
     A = torch.where(allowed, A, 0.0)
     n = allowed.sum(-1)
-    rows = case.batch.real[:, None, :] & (n > 0)
+    taken = torch.zeros(T, dtype=torch.bool)
+    taken[sample.start :: sample.step] = True
+    rows = case.batch.real[:, None, :] & (n > 0) & taken
     i, j = torch.arange(T)[:, None], torch.arange(S)[None, :]
     found: dict[str, Tensor] = {}
 
@@ -191,15 +198,15 @@ def dense(case: Case) -> dict[str, Tensor]:
     return found
 
 
-def streamed(case: Case, *, received: bool = True) -> dict[str, Tensor]:
-    collector = StatisticsCollector([case.call.layer], received=received)
+def streamed(case: Case, *, received: bool = True, every: int = 1) -> dict[str, Tensor]:
+    collector = StatisticsCollector([case.call.layer], received=received, every=every)
     collector.update(case.call, case.batch)
     table = collector.result().table
     return {str(name): torch.tensor(table[name].to_numpy(dtype=float)) for name in table.columns}
 
 
-def check(case: Case, tolerance: float = 1e-6) -> None:
-    got, wanted = streamed(case), dense(case)
+def check(case: Case, tolerance: float = 1e-6, *, every: int = 1) -> None:
+    got, wanted = streamed(case, every=every), dense(case, Sample.of(case.batch, every))
     for name, value in wanted.items():
         torch.testing.assert_close(
             got[name],
@@ -268,13 +275,14 @@ def test_shortest_texts(T: int, mask: str) -> None:
     bias=st.booleans(),
     sink=st.booleans(),
     spread=st.sampled_from([0.1, 1.0, 10.0]),
+    every=st.sampled_from([1, 1, 2, 3, 8, 50]),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_streaming_equals_dense(
-    seed: int, B: int, heads: tuple[int, int], T: int, mask: str, padding: str, **options: object
+    seed: int, B: int, heads: tuple[int, int], T: int, mask: str, padding: str, every: int, **options: object
 ) -> None:
     H, G = heads
-    check(make(seed, B=B, H=H, G=G, T=T, mask=mask, padding=padding, **options))
+    check(make(seed, B=B, H=H, G=G, T=T, mask=mask, padding=padding, **options), every=every)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -306,3 +314,49 @@ def test_rows_level_says_the_same_without_what_keys_receive() -> None:
     }
     for name, value in rows.items():
         torch.testing.assert_close(value, every[name], equal_nan=True)
+
+
+@pytest.mark.usefixtures("small_tiles")
+@pytest.mark.parametrize("mask", ["causal", "full", "window", "random"])
+@pytest.mark.parametrize("padding", ["none", "left", "right"])
+def test_every_nth_query_equals_the_dense_formulas_of_those_queries(mask: str, padding: str) -> None:
+    for every in (2, 5):
+        check(make(9, mask=mask, padding=padding, T=33), every=every)
+
+
+@pytest.mark.parametrize(("T", "S"), [(9, 5), (5, 9)])
+def test_every_nth_query_of_cross_attention(T: int, S: int) -> None:
+    check(make(10, T=T, S=S, mask="full"), every=3)
+
+
+def test_every_nth_query_in_bfloat16() -> None:
+    case = make(11, T=90, H=2, G=1, dtype=torch.bfloat16)
+    got, wanted = streamed(case, every=4), dense(case, Sample.of(case.batch, 4))
+    for name in ("previous", "entropy", "confidence", "distance", "received_max", "norm"):
+        torch.testing.assert_close(got[name], wanted[name], atol=3e-6, rtol=3e-6)
+
+
+@pytest.mark.parametrize("padding", ["none", "left"])
+def test_samples_add_up_to_all_queries(padding: str) -> None:
+    """So an average over queries has no bias, wherever the count begins."""
+    case = make(12, T=29, mask="window", padding=padding, sink=True)
+    factors = torch.eye(5, dtype=torch.float64).expand(4, -1, -1)
+
+    def sums(sample: Sample) -> Tensor:
+        found = reduce_call(case.call, case.batch, None, factors, received=True, sample=sample)
+        return found.values[:, : len(ROW_COLUMNS)]
+
+    parts = torch.stack([sums(Sample(start, 4)) for start in range(4)])
+    torch.testing.assert_close(parts.sum(dim=0), sums(ALL), atol=1e-9, rtol=1e-9)
+
+
+def test_samples_depend_on_the_tokens_alone_and_begin_anywhere() -> None:
+    starts = set()
+    for seed in range(100):
+        torch.manual_seed(seed)
+        real = torch.ones(2, 30, dtype=torch.bool)
+        batch = tokens(real, ~real, ~real)
+        starts.add(Sample.of(batch, 8).start)
+        assert Sample.of(batch, 8) == Sample.of(replace(batch, ids=batch.ids.clone()), 8)
+        assert Sample.of(batch, 1000).start < 30  # one query at least
+    assert starts == set(range(8))

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from headwise.model import load_model
+from headwise.student_t import mean_interval
 from headwise.text import Corpus, open_corpus, prepare
 from headwise.training import Interrupted, RunConfig, check_comparison, compare, comparison, variants
 from headwise.training.comparison import conclude
 from headwise.training.config_file import write_config
 from headwise.training.metrics import read_metrics
 from headwise.training.run_folder import RunFolder
-from headwise.training.student_t import mean_interval
 
 
 @pytest.fixture

@@ -50,6 +50,9 @@ def heads(
             "Default: where the model can read them."
         ),
     ] = True,
+    every: Annotated[
+        int, typer.Option(min=1, help="Look at every n-th query only, which is about that much faster.")
+    ] = 1,
     columns: Annotated[
         bool, typer.Option("--columns", help="Say what each statistic is, then exit.")
     ] = False,
@@ -63,7 +66,8 @@ def heads(
     """Say what every head of a model does: its role, how strong it is, and what speaks for it.
 
     The statistics are averages over the texts; no matrix of weights is held, so texts may be long. A role's
-    strength counts from uniform attention (0) to all of the weight (1).
+    strength counts from uniform attention (0) to all of the weight (1). Run it under `torchrun` to share the
+    texts out among processes.
     """
     from headwise.heads.statistics_columns import COLUMNS
 
@@ -79,9 +83,15 @@ def heads(
     subject = open_model(model, device, unknown)
     chosen = read_texts(subject, model, text, data, texts, length)
     from headwise.heads import roles, statistics
+    from headwise.heads.sharding import processes_of_torchrun
 
-    with progress_of("texts", quiet) as progress:
-        found = statistics(subject, chosen, repeated=repeated, progress=progress)
+    with (
+        processes_of_torchrun() as shard,
+        progress_of("texts", quiet or shard.rank > 0) as progress,
+    ):
+        found = statistics(subject, chosen, repeated=repeated, every=every, progress=progress)
+    if shard.rank > 0:
+        return
     table = found.table
     judged = roles(table)
 
@@ -93,15 +103,22 @@ def heads(
     whole = table.merge(judged.drop(columns="output_share"), on=["layer", "head"])
     grid: HeadGrid = head_grid(whole, by, marks=marks, title=f"{by} of each head, marked by its role")
     written = write_outputs(whole, grid, out, plot)
-    tokens = sum(map(len, chosen))
+    tokens, queries = sum(map(len, chosen)), int(found.counts["entropy"].max())
     if as_json:
-        records = whole.to_dict("records")
-        result = {"model": subject.name, "texts": len(chosen), "tokens": tokens, "heads": records}
+        result = {
+            "model": subject.name,
+            "texts": len(chosen),
+            "tokens": tokens,
+            "every": every,
+            "queries": queries,
+            "heads": whole.to_dict("records"),
+        }
         print_json(result | written)
         return
+    looked = "" if every == 1 else f"; {queries:,} queries looked at, one in {every}"
     typer.echo(
         f"{subject.name}: {len(table)} heads in {len(subject.layers)} layers, on {len(chosen)} texts of "
-        f"{tokens:,} tokens in all\n"
+        f"{tokens:,} tokens in all{looked}\n"
     )
     print_grid(grid)
     from headwise.report.head_tables import role_lines

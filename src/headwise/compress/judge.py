@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from headwise.compress.probes import Recall, completes_bigram, recall_scores
 from headwise.compress.rows import losses
-from headwise.training.student_t import mean_interval
+from headwise.student_t import mean_interval
 
 GATE = 0.95
 """What the parent must reach in a probe for it to say anything about its children."""

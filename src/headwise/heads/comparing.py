@@ -17,6 +17,15 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 _BYS: tuple[By, ...] = ("maps", "outputs", "correlation")
+_COLUMNS = (
+    "map_distance",
+    "output_likeness",
+    "output_correlation",
+    "map_match",
+    "map_match_distance",
+    "output_match",
+    "output_match_likeness",
+)
 
 
 def compare(
@@ -41,7 +50,8 @@ def compare(
 
     change_…: with statistics, each of `heads.statistics` of this head in b less that in a.
 
-    What is said of the same head is NaN where b has no head of that number. Formulas: see `similarity`.
+    What is said of the same head is NaN where b has no head of that number, matches are where b has no head
+    left in the layer. Formulas: see `similarity`.
     texts, tokens, on_progress: as for `ablate`.
 
     Raises ValueError for models that read the texts as different tokens, of different numbers of layers, or
@@ -50,11 +60,20 @@ def compare(
     from pandas import DataFrame
 
     documents = _same_documents(a, b, texts)
-    couples = [(layer.index, layer.index) for layer in a.layers]
+    couples = [
+        (one.index, two.index)
+        for one, two in zip(a.layers, b.layers, strict=True)
+        if one.n_head and two.n_head
+    ]
     alike = Likeness(a, b, documents, couples, _BYS, tokens_at_once(a, tokens)).measure(on_progress)
-    rows = []
+    rows: list[dict[str, float]] = []
     for layer in a.layers:
-        maps, outputs, correlation = (alike[by][layer.index, layer.index] for by in _BYS)
+        couple = layer.index, layer.index
+        if couple not in couples:
+            nothing = dict.fromkeys(_COLUMNS, math.nan)
+            rows += [{"layer": layer.index, "head": head} | nothing for head in range(layer.n_head)]
+            continue
+        maps, outputs, correlation = (alike[by][couple] for by in _BYS)
         for head in range(layer.n_head):
             nearest, likest = int(maps[head].argmax()), int(outputs[head].nan_to_num(-1).argmax())
             rows.append(

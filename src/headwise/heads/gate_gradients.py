@@ -111,6 +111,7 @@ def _of_batch(subject: Subject, batch: Batch, fills: dict[int, Tensor]) -> Tenso
     gates = {
         layer.index: torch.ones(size, layer.n_head, dtype=dtype, device=subject.device, requires_grad=True)
         for layer in subject.layers
+        if layer.n_head
     }
     there = batch.targets != NOTHING
     with torch.enable_grad(), observe(subject.model, gates=gates, fills=fills):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from headwise.training.student_t import t_quantile
+from headwise.student_t import t_quantile
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,12 @@ def similarity(
         raise ValueError(f"by must be one of {', '.join(BYS)}, got {by!r}")
     documents = make_documents(subject, texts, measure="output")
     layers = subject.layers
-    couples = [(a.index, b.index) for a in layers for b in layers[a.index :] if across_layers or a is b]
+    couples = [
+        (a.index, b.index)
+        for a in layers
+        for b in layers[a.index :]
+        if a.n_head and b.n_head and (across_layers or a is b)
+    ]
     likeness = Likeness(subject, subject, documents, couples, [by], tokens_at_once(subject, tokens)).measure(
         on_progress
     )[by]
@@ -123,11 +128,10 @@ class Likeness:
                 shapes[f"distance {(i, j)}"] = a[i].n_head, b[j].n_head
         if not self._outputs:
             return shapes
-        wide_a, wide_b = [_width(layer) for layer in a], [_width(layer) for layer in b]
         for i, j in self.couples:
-            shapes |= {f"product {(i, j)}": (wide_a[i], wide_b[j])}
-            shapes |= {f"a {i}": (wide_a[i],), f"b {j}": (wide_b[j],)}
-            shapes |= {f"square a {i}": (wide_a[i], wide_a[i]), f"square b {j}": (wide_b[j], wide_b[j])}
+            wide_a, wide_b = _width(a[i]), _width(b[j])
+            shapes |= {f"product {(i, j)}": (wide_a, wide_b), f"a {i}": (wide_a,), f"b {j}": (wide_b,)}
+            shapes |= {f"square a {i}": (wide_a, wide_a), f"square b {j}": (wide_b, wide_b)}
         return shapes
 
     def _add(self, numbers: list[int], sums: _Sums) -> None:
@@ -195,13 +199,13 @@ class _Sums:
             self.of[name] = gathered(self.of.get(name, torch.zeros(shape, dtype=torch.float64)))
 
 
-def calls_of(subject: Subject, numbers: list[int], documents: Sequence[Document]) -> list[AttentionCall]:
-    """Return what each layer was given and gave for some documents."""
-    calls: list[AttentionCall] = []
+def calls_of(subject: Subject, numbers: list[int], documents: Sequence[Document]) -> dict[int, AttentionCall]:
+    """Return what each layer was given and gave for some documents, by its index."""
+    calls: dict[int, AttentionCall] = {}
     batch = make_batch(subject, documents, numbers)
-    with torch.no_grad(), observe(subject.model, calls.append):
+    with torch.no_grad(), observe(subject.model, lambda call: calls.update({call.layer.index: call})):
         subject.run(batch.tokens)
-    return sorted(calls, key=lambda call: call.layer.index)
+    return calls
 
 
 def _joined(call: AttentionCall, real: Tensor) -> Tensor:

@@ -123,7 +123,7 @@ class Recording:
     def _in_order(self) -> bool:
         """Whether each layer ran once, one after the other, so that what they gave can be handed out."""
         model, layers = self.replayer.subject.model, self.replayer.subject.layers
-        return self.record.calls == list(range(len(layers))) and all(
+        return self.record.calls == [layer.index for layer in layers if layer.n_head] and all(
             self.record.ran_once(module)
             for layer in layers
             for module in (block_of(model, layer), layer.module)
@@ -242,7 +242,7 @@ class Recording:
         either the attention gave just what the projection gave, or the projection comes after it.
         """
         record = self.record
-        if layer.o_proj is None or not self._in_order or not record.ran_once(layer.o_proj):
+        if not (layer.n_head and self._in_order and record.ran_once(layer.o_proj)):
             return None
         heads, joined = record.heads[layer.index], record.given[layer.o_proj]
         if layer.output_weight is None and not isinstance(layer.o_proj, nn.Identity):

@@ -61,7 +61,7 @@ def observe(
             _check_call(layer, out, gate, fill)
         return gated(out, gate, fill)
 
-    with listening([layer.module for layer in layers], listen):
+    with listening([layer.module for layer in layers if layer.n_head], listen):
         handle = model.register_forward_pre_hook(turns.restart)
         try:
             yield layers

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from headwise.attention.request import WeightsOf
+from headwise.heads.sampled_queries import Sample
 from headwise.heads.seam import AttentionCall, observe
 from headwise.heads.sharding import gathered, this_shard
 from headwise.heads.statistics_reduction import columns, length_factors, reduce_call
@@ -24,9 +25,11 @@ class StatisticsCollector:
 
     layers: the layers whose calls will come. received: whether to add up what each key receives as well,
     which takes somewhat longer. curves: heads, as (layer, head), for which what each key of each text
-    receives is kept; needs received.
+    receives is kept; needs received. every: look at every n-th query only, which takes about that much less
+    time. What is said of queries that are looked at is exact, and averages over queries have no bias; what
+    keys receive, and sinks, are those of the queries that are looked at.
 
-    Raises ValueError for a head that does not exist, and for curves without received.
+    Raises ValueError for a head that does not exist, for curves without received, and for every below 1.
     """
 
     def __init__(
@@ -35,13 +38,16 @@ class StatisticsCollector:
         *,
         received: bool = True,
         curves: Collection[Head] = (),
+        every: int = 1,
     ) -> None:
+        check_every(every)
         check_heads(layers, curves, "curves")
         if curves and not received:
             raise ValueError("curves are of what keys receive; give received=True with them")
         self.columns = columns(received)
         self.wants_received = received
         self.curves = frozenset(curves)
+        self.every = every
         self._sums = {
             layer.index: torch.zeros(3, len(self.columns), layer.n_head, dtype=torch.float64)
             for layer in layers
@@ -64,7 +70,14 @@ class StatisticsCollector:
             raise ValueError(f"layer {index} ({call.layer.name}) is not among the layers of this collector")
         if index not in self._factors:
             self._factors[index] = length_factors(call.layer, call.v.shape[3])
-        sums = reduce_call(call, batch, keys, self._factors[index], received=self.wants_received)
+        sums = reduce_call(
+            call,
+            batch,
+            keys,
+            self._factors[index],
+            received=self.wants_received,
+            sample=Sample.of(batch, self.every),
+        )
         self._sums[index] += sums.values.cpu()
         if sums.received is not None:
             real = (batch if keys is None else keys).real
@@ -99,7 +112,16 @@ class StatisticsCollector:
             {index: sums.clone() for index, sums in self._sums.items()},
             self.columns,
             received={head: list(curves) for head, curves in self._received.items()},
+            every=self.every,
         )
+
+
+def check_every(every: int) -> None:
+    """Raise TypeError or ValueError unless every n-th query can be taken."""
+    if isinstance(every, bool) or not isinstance(every, int):
+        raise TypeError(f"every must be a whole number, got {every!r}; every=8 looks at every 8th query")
+    if every < 1:
+        raise ValueError(f"every must be at least 1, which looks at all queries, got {every}")
 
 
 def check_heads(layers: Sequence[AttentionLayer], heads: Collection[Head], name: str) -> None:
@@ -109,9 +131,8 @@ def check_heads(layers: Sequence[AttentionLayer], heads: Collection[Head], name:
         if layer not in have:
             raise ValueError(f"{name} names layer {layer}, but the model has layers 0 … {len(have) - 1}")
         if not 0 <= head < have[layer]:
-            raise ValueError(
-                f"{name} names head {head} of layer {layer}, which has heads 0 … {have[layer] - 1}"
-            )
+            there = f"heads 0 … {have[layer] - 1}" if have[layer] else "no heads left"
+            raise ValueError(f"{name} names head {head} of layer {layer}, which has {there}")
 
 
 def statistics(
@@ -123,12 +144,13 @@ def statistics(
     maps: Collection[Head] = (),
     map_tokens: int = 1024,
     repeated: bool = False,
+    every: int = 1,
     batch_tokens: int = 4096,
     progress: Callable[[int, int], None] | None = None,
 ) -> HeadStatistics:
     """Say what every head of a model does, over any number of texts of any length.
 
-    texts: as text or as token ids. received, curves: as for `StatisticsCollector`. maps: heads, as
+    texts: as text or as token ids. received, curves, every: as for `StatisticsCollector`. maps: heads, as
     (layer, head), whose weights are kept, a matrix per text; other heads' weights are never formed. A text
     longer than map_tokens is then an error. repeated: add the scores on repeated random tokens, see
     `induction_scores`. batch_tokens: texts are read side by side up to so many tokens. progress: called with
@@ -148,7 +170,7 @@ def statistics(
     shard = this_shard()
     if shard.world > 1 and (maps or curves):
         raise ValueError("maps and curves are kept in one process; ask for them without torch.distributed")
-    collector = StatisticsCollector(subject.layers, received=received, curves=curves)
+    collector = StatisticsCollector(subject.layers, received=received, curves=curves, every=every)
     kept: dict[Head, list[HeadMap]] = {head: [] for head in sorted(maps)}
     ids = [subject.encode(text) if isinstance(text, str) else list(text) for text in texts]
     if maps:

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from headwise.attention.request import Request, make_request
+from headwise.heads.sampled_queries import Sample
 from headwise.heads.seam import AttentionCall
 from headwise.heads.statistics_columns import (
     BAND,
@@ -58,17 +59,18 @@ def reduce_call(
     projection: Tensor | None,
     *,
     received: bool,
+    sample: Sample,
 ) -> Sums:
-    """Return what a call adds. projection: as `length_factors` returns it.
+    """Return what a call adds, by the queries of a sample. projection: as `length_factors` returns it.
 
     Raises ValueError where the tokens do not fit the call.
     """
     request = make_request(
-        call.q.detach(),
+        sample.rows(call.q.detach()),
         call.k.detach(),
         call.v.detach(),
-        mask=call.mask,
-        bias=None if call.bias is None else call.bias.detach(),
+        mask=sample.mask(call.mask, call.q.shape[2], call.k.shape[2]),
+        bias=None if call.bias is None else sample.rows(_of_four_axes(call.bias.detach())),
         scale=call.scale,
         dropout=0.0,
         offset=None,
@@ -76,11 +78,11 @@ def reduce_call(
         sink=None if call.sink is None else call.sink.detach(),
         return_weights=False,
     )
-    marks, known = _marks(call, batch, keys, request)
+    marks, known = _marks(call, batch, keys, request, sample)
     key_norms = None if projection is None else _lengths(request.v, projection)
     sweep = sweep_heads(request, marks, key_norms, near=BAND, received=received)
     region = request.region
-    out = call.out.detach().narrow(2, region.row, region.rows)
+    out = sample.rows(call.out.detach()).narrow(2, region.row, region.rows)
     out_norms = None if projection is None else _lengths(out, projection)
     tally = _Tally(columns(received), request.q.shape[1], request.q.device)
     reducer = _Reducer(request, marks, known, key_norms, out_norms)
@@ -120,6 +122,10 @@ def length_factors(layer: AttentionLayer, width: int) -> Tensor | None:
     return torch.stack(factors)
 
 
+def _of_four_axes(t: Tensor) -> Tensor:
+    return t.reshape((1,) * (4 - t.ndim) + tuple(t.shape))
+
+
 def _lengths(t: Tensor, factors: Tensor) -> Tensor:
     """Return ‖t F‖ for t (B, H|G, T, V), as (B, H, T)."""
     heads, groups = factors.shape[0], t.shape[1]
@@ -136,7 +142,7 @@ def _lengths(t: Tensor, factors: Tensor) -> Tensor:
 
 
 def _marks(
-    call: AttentionCall, batch: TokenBatch, keys: TokenBatch | None, request: Request
+    call: AttentionCall, batch: TokenBatch, keys: TokenBatch | None, request: Request, sample: Sample
 ) -> tuple[Marks, bool]:
     """Return what is known about queries and keys, and whether anything is known about the keys."""
     B, _, T, _ = call.q.shape
@@ -153,7 +159,7 @@ def _marks(
             )
     device = call.q.device
     rows, columns = slice(region.row, region.row + region.rows), slice(region.key, region.key + region.keys)
-    counted = batch.real.to(device)[:, rows]
+    counted = sample.rows(batch.real.to(device), 1)[:, rows]
     if keys is None:
         nothing = torch.zeros(B, region.keys, dtype=torch.bool, device=device)
         first = torch.full((B,), -1, dtype=torch.int64, device=device)
@@ -164,8 +170,8 @@ def _marks(
     special, punctuation = (
         t.to(device)[:, columns] & real[:, columns] for t in (keys.special, keys.punctuation)
     )
-    corner = region.first - region.key if own else None
-    return Marks(counted, first, special, punctuation, corner), True
+    corner = sample.start + sample.step * region.row - region.key if own else None
+    return Marks(counted, first, special, punctuation, corner, sample.step), True
 
 
 class _Tally:
@@ -319,8 +325,8 @@ class _Reducer:
 
     def _at_distance(self, t: Tensor, offset: int, part: slice) -> tuple[Tensor, Tensor]:
         """Return (B, …, S) at the keys this far from each query, (B, …, t), and where there is such a key."""
-        start = (self.marks.corner or 0) + offset
-        index = torch.arange(part.start + start, part.stop + start, device=t.device)
+        index = torch.arange(part.start, part.stop, device=t.device)
+        index = (self.marks.corner or 0) + offset + self.marks.step * index
         inside = (index >= 0) & (index < t.shape[-1])
         return t[..., index.clamp(0, t.shape[-1] - 1)], inside
 

@@ -1,17 +1,13 @@
-"""Statistics of heads as a table, to be read, written and merged."""
+"""Statistics of heads as a table, to be read and merged."""
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from io import StringIO
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch import Tensor
 
-from headwise.files import replacing, write_json, write_text
 from headwise.heads.statistics_columns import Column
 
 if TYPE_CHECKING:
@@ -40,7 +36,8 @@ class HeadMap:
 class HeadStatistics:
     """What each head does, averaged over texts.
 
-    Made by `statistics`, by `StatisticsCollector.result` and by `merge`.
+    Made by `statistics`, by `StatisticsCollector.result` and by `merge`. `report.save_table` writes its
+    tables to files.
     """
 
     sums: dict[int, Tensor]
@@ -52,6 +49,8 @@ class HeadStatistics:
     """By layer and head, for chosen heads: per text, the share of its attention that each key gets."""
     repeated: pd.DataFrame | None = None
     """The scores on repeated random tokens, if asked for; they are columns of the table as well."""
+    every: int = 1
+    """Of so many queries one was looked at; `counts` says how many that are."""
 
     @property
     def table(self) -> pd.DataFrame:
@@ -121,8 +120,10 @@ class HeadStatistics:
 
         Raises ValueError if they are of other layers, heads or columns.
         """
-        if a.columns != b.columns:
-            raise ValueError("the statistics have different columns; collect both with the same options")
+        if a.columns != b.columns or a.every != b.every:
+            raise ValueError(
+                "the statistics have different columns or samples; collect both with the same options"
+            )
         if {n: s.shape for n, s in a.sums.items()} != {n: s.shape for n, s in b.sums.items()}:
             raise ValueError("the statistics are of models with different layers or heads")
         return HeadStatistics(
@@ -131,40 +132,9 @@ class HeadStatistics:
             _joined(a.maps, b.maps),
             _joined(a.received, b.received),
             a.repeated if a.repeated is not None else b.repeated,
+            a.every,
         )
-
-    def to_csv(self, path: Path | str) -> None:
-        """Write the table as CSV, numbers in full."""
-        text = StringIO()
-        self.table.to_csv(text, index=False, lineterminator="\n")
-        write_text(Path(path), text.getvalue())
-
-    def to_json(self, path: Path | str) -> None:
-        """Write table, counts and descriptions as JSON; NaN becomes null."""
-        value = {
-            "columns": _records(self.describe()),
-            "heads": _records(self.table),
-            "counts": _records(self.counts),
-        }
-        write_json(Path(path), value)
-
-    def to_parquet(self, path: Path | str) -> None:
-        """Write the table as Parquet.
-
-        Raises ImportError without the package pyarrow.
-        """
-        if importlib.util.find_spec("pyarrow") is None:
-            raise ImportError(
-                "writing Parquet needs the package pyarrow; install it, or use to_csv or to_json"
-            )
-        with replacing(Path(path)) as temporary:
-            self.table.to_parquet(temporary, engine="pyarrow", index=False)
 
 
 def _joined(a: Mapping[Head, list[T]], b: Mapping[Head, list[T]]) -> dict[Head, list[T]]:
     return {head: [*a.get(head, []), *b.get(head, [])] for head in dict.fromkeys((*a, *b))}
-
-
-def _records(table: pd.DataFrame) -> list[dict[str, Any]]:
-    records = table.astype(object).where(table.notna(), None).to_dict("records")
-    return [{str(name): value for name, value in record.items()} for record in records]

@@ -55,7 +55,7 @@ class Sweep:
         self.all_counted = bool(marks.counted.all())
         self.k = request.k.to(self.wide).flatten(0, 1)  # (B·G, S, K)
         self.scratch = Scratch(request.q.device)
-        self.sizes = _tile_sizes(request)
+        self.sizes = _tile_sizes(request, marks.step)
         self.plan = Plan(request, self.sizes)
         self.columns = self._columns(key_norms)  # (B·G, C, S)
         self.has_norms = key_norms is not None
@@ -63,7 +63,7 @@ class Sweep:
         self.apart_list: list[list[int]] = [index.tolist() for index in self.apart]
         self.first_list: list[int] = marks.first.tolist()
         classes = torch.stack([marks.special, marks.punctuation], dim=1)
-        self.census = Census(marks.counted, classes, marks.corner, received=received)
+        self.census = Census(marks.counted, classes, marks.corner, marks.step, received=received)
         batch, heads, queries = request.q.shape[:3]
         device = request.q.device
 
@@ -93,6 +93,8 @@ class Sweep:
         """(B, H, S), what keys receive from the queries that count."""
         self.blind = False
         """Whether queries of the strip at hand may see nothing."""
+        self.apart_from: tuple[tuple[int, ...], Tensor] = (), self.columns
+        """How far queries are from keys: of which, and the numbers, the same for all heads."""
 
     def _columns(self, key_norms: Tensor | None) -> Tensor:
         """Return what rides along: ones, distance and side (made per strip), classes, norms per head."""
@@ -124,8 +126,8 @@ class Sweep:
         within = self.plan.crop(queries, slice(0, self.request.k.shape[2]))
         cuts = [within.start, within.stop]
         if self.marks.corner is not None:
-            start = self.marks.corner + queries.start
-            ends = start - self.near, start + length(queries) + self.near
+            span = self._span(queries)
+            ends = span.start - self.near, span.stop + self.near
             cuts[1:1] = [min(max(end, within.start), within.stop) for end in ends]
         edge, plain = list[Tile](), list[Tile]()
         for n, (start, stop) in enumerate(pairwise(cuts)):
@@ -263,12 +265,17 @@ class Sweep:
             if tile.keys.start <= self.first_list[b] < tile.keys.stop:
                 rows.first[b][here] = scores[b - batches.start, ..., self.first_list[b] - tile.keys.start]
         if edge:
-            start = self._position(part.strip) - tile.keys.start
+            start, step = self._span(part.strip.queries).start - tile.keys.start, self.marks.step
             for offset, kept in rows.near.items():
-                low, high = max(0, -start - offset), min(scores.shape[2], scores.shape[3] - start - offset)
+                first = start + offset  # the key of query 0; that of the next is a step further
+                low, high = (
+                    max(0, -(first // step)),
+                    min(scores.shape[2], -((first - scores.shape[3]) // step)),
+                )
                 if low >= high:
                     continue
-                diagonal = scores.diagonal(start + offset, dim1=2, dim2=3)  # (b, h, high - low)
+                keys = scores[:, :, low:high, first + step * low :: step]
+                diagonal = keys.diagonal(dim1=2, dim2=3)  # (b, h, high - low)
                 stood = kept[part.where][..., low:high]
                 stood.copy_(diagonal)
                 if abs(offset) == 1:
@@ -302,36 +309,45 @@ class Sweep:
                     by_group[..., tile.within(patch)].masked_fill_(patch.unseen.mT, 0.0)
         return columns
 
-    def _position(self, strip: Strip) -> int:
-        """Return the key at the position of the strip's first query."""
-        return (self.marks.corner or 0) + int(strip.queries.start)
+    def _span(self, queries: slice) -> slice:
+        """Return the keys from the position of the first of these queries to that of the last."""
+        start = (self.marks.corner or 0) + self.marks.step * int(queries.start)
+        return slice(start, start + self.marks.step * (length(queries) - 1) + 1)
 
     def _place(self, strip: Strip) -> None:
         """Write into the columns how far keys are from the strip's first query, and on which side.
 
-        Among the strip's own positions both are 0: there distances are taken pair by pair.
+        From the strip's first position to its last both are 0: there distances are taken pair by pair.
         """
         if self.marks.corner is None:
             self.columns[:, 1:3] = 0.0
             return
-        start, rows = self._position(strip), length(strip.queries)
+        span = self._span(strip.queries)
         index = torch.arange(self.columns.shape[2], device=self.columns.device)
-        side = (index < start).to(self.wide) - (index >= start + rows).to(self.wide)
-        self.columns[:, 1] = (index - start).abs() * side.abs()
+        side = (index < span.start).to(self.wide) - (index >= span.stop).to(self.wide)
+        self.columns[:, 1] = (index - span.start).abs() * side.abs()
         self.columns[:, 2] = side
 
     def _close_by(self, part: Part, tile: Tile, e: Tensor, out: Tensor) -> None:
         """Write sum_j |i - j| e over the keys at the strip's own positions, (m, R·t, 1)."""
-        start = self._position(part.strip)
-        stop = start + length(part.strip.queries)
-        first, last = max(start, tile.keys.start), min(stop, tile.keys.stop)
+        span = self._span(part.strip.queries)
+        first, last = max(span.start, tile.keys.start), min(span.stop, tile.keys.stop)
         if first >= last:
             out.zero_()
             return
-        query = torch.arange(start, stop, device=e.device).unsqueeze(1)
-        apart = (query - torch.arange(first, last, device=e.device)).abs().to(self.wide)  # (t, s)
+        apart = self._distances(span, first, last)  # (t, s)
         near = part.by_head(e)[..., first - tile.keys.start : last - tile.keys.start] * apart
         torch.sum(near, dim=-1, keepdim=True, out=part.by_head(out))
+
+    def _distances(self, span: slice, first: int, last: int) -> Tensor:
+        """Return |i - j| of the queries of a span and the keys first … last - 1, (t, s)."""
+        asked = span.start, span.stop, first, last
+        if self.apart_from[0] != asked:
+            device = self.columns.device
+            query = torch.arange(span.start, span.stop, self.marks.step, device=device).unsqueeze(1)
+            distances = (query - torch.arange(first, last, device=device)).abs_().to(self.wide)
+            self.apart_from = asked, distances
+        return self.apart_from[1]
 
     def _combine(self, part: Part, sums: TileSums, edge: int) -> Tensor | None:
         """Put all tiles of a strip on one scale and add them up; return the shares, (N, m, R·t, 1)."""
@@ -345,7 +361,7 @@ class Sweep:
         rows.total[where] = by_head[..., 0]
         rows.moment[where] = part.by_head(moment).squeeze(3)
         if self.marks.corner is not None:
-            ahead = torch.arange(by_head.shape[2], device=by_head.device, dtype=self.wide)
+            ahead = torch.arange(by_head.shape[2], device=by_head.device, dtype=self.wide) * self.marks.step
             distance = by_head[..., 1] + ahead * by_head[..., 2]
             close = (factor[:edge] * sums.close[:edge]).sum(dim=0)
             rows.distance[where] = distance + part.by_head(close).squeeze(3)
@@ -386,10 +402,11 @@ class Sweep:
         target.baddbmm_(share.reshape(count, 1, -1), e.view(count, -1, e.shape[2]))
 
 
-def _tile_sizes(request: Request) -> TileSizes:
-    """Return sizes that suit the shapes and the device."""
+def _tile_sizes(request: Request, step: int) -> TileSizes:
+    """Return sizes that suit the shapes and the device; strips of queries far apart have a wide edge."""
     cpu = request.q.device.type == "cpu"
-    queries = max(1, min(request.region.rows, (_ROWS if cpu else 4 * _ROWS) // request.group))
+    rows = (_ROWS if cpu else 4 * _ROWS) // (request.group if step == 1 else 2 * request.group)
+    queries = max(1, min(request.region.rows, rows))
     keys = min(_KEYS if cpu else 4 * _KEYS, max(1, request.k.shape[2]))
     numbers = _CPU_TILE_PER_THREAD * torch.get_num_threads() if cpu else _OTHER_TILE
     return TileSizes(queries, keys, max(1, numbers // (queries * request.group * keys)))

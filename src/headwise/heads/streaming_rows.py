@@ -29,6 +29,8 @@ class Marks:
     """(B, S) bool."""
     corner: int | None
     """The key at the position of query 0, None where queries and keys are not of one sequence."""
+    step: int = 1
+    """How many keys further the next query stands."""
 
     @cached_property
     def set_apart(self) -> Tensor:

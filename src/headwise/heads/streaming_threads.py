@@ -100,6 +100,8 @@ def _in_threads(run: Callable[[slice], Found], shares: Sequence[slice]) -> list[
             return run(share)
 
     try:
+        if len(shares) == 1:
+            return [alone(shares[0])]
         with ThreadPoolExecutor(len(shares)) as pool:
             return list(pool.map(alone, shares))
     finally:

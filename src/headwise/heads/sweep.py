@@ -195,10 +195,9 @@ def checked_heads(subject: Subject, heads: Collection[HeadId] | None) -> list[He
                 f"there is no layer {layer}: {subject.name} has layers 0 … {len(subject.layers) - 1}"
             )
         if not 0 <= head < subject.layers[layer].n_head:
-            raise ValueError(
-                f"there is no head {head} in layer {layer}: "
-                f"it has heads 0 … {subject.layers[layer].n_head - 1}"
-            )
+            number = subject.layers[layer].n_head
+            there = f"heads 0 … {number - 1}" if number else "no heads left"
+            raise ValueError(f"there is no head {head} in layer {layer}: it has {there}")
     if len(set(heads)) < len(heads):
         raise ValueError("a head is named twice; name each once")
     return sorted(heads)

@@ -29,12 +29,16 @@ class Census:
     """Counts what the queries of a call see.
 
     counted: (B, T) bool, the queries that count. classes: (B, 2, S) bool, special and punctuation keys.
-    corner: the key at the position of query 0, None where there is no such thing.
+    corner: the key at the position of query 0, None where there is no such thing. step: how many keys further
+    the next query stands.
     """
 
-    def __init__(self, counted: Tensor, classes: Tensor, corner: int | None, *, received: bool) -> None:
+    def __init__(
+        self, counted: Tensor, classes: Tensor, corner: int | None, step: int, *, received: bool
+    ) -> None:
         self.counted = counted
         self.corner = corner
+        self.step = step
         ones = torch.ones_like(classes[:, :1])
         self.classes = torch.cat([ones, classes], dim=1).double()  # (B, 3, S)
         self.wants_received = received
@@ -57,8 +61,8 @@ class Census:
         patches = [patch for tile in strip.tiles for patch in tile.patches]
         counts = self.classes.new_zeros(1, 1, 1, 3)
         distance: Tensor | float = 0.0
-        start = (self.corner or 0) + strip.queries.start
-        query = torch.arange(start, start + rows, device=device).unsqueeze(1)
+        query = torch.arange(strip.queries.start, strip.queries.stop, device=device).unsqueeze(1)
+        query = (self.corner or 0) + self.step * query
         for patch in patches:
             hidden = patch.hidden.double()  # (B|1, H|1, t|1, s)
             counts = counts + hidden @ self.classes[:, None, :, patch.keys].mT  # (B, H|1, t|1, 3)
@@ -95,7 +99,8 @@ class Census:
         whole = (ahead[:, :, bounds[..., 1]] - ahead[:, :, bounds[..., 0]]).sum(dim=3)  # (B, 3, T)
         heads = max((counts.shape[1] for _, counts, _ in self._hidden), default=1)
         counts = whole.mT.unsqueeze(1).repeat(1, heads, 1, 1)  # (B, H|1, T, 3)
-        query = torch.arange(len(spans), dtype=torch.float64, device=device) + (self.corner or 0)
+        query = torch.arange(len(spans), dtype=torch.float64, device=device)
+        query = (self.corner or 0) + self.step * query
         distance = _distances(query[:, None], bounds).sum(dim=1).repeat(len(counts), heads, 1)
         for queries, hidden, hidden_distance in self._hidden:
             counts[:, :, queries] -= hidden

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from headwise.attention import MultiHeadAttention
 from headwise.hub.library import pretrained_parts
+from headwise.model.heads import NoHeads
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,7 +20,7 @@ class AttentionLayer:
     """One layer of attention in a model."""
 
     index: int
-    """Counted from 0, in the order in which the model runs them."""
+    """Counted from 0, in the order in which the model runs them; layers that have lost all heads count."""
     name: str
     """Where the module is in the model, as `model.get_submodule(name)` takes it."""
     module: nn.Module
@@ -66,10 +67,11 @@ class UnknownProjection(nn.Module):
 def attention_layers(model: nn.Module) -> list[AttentionLayer]:
     """Return the attention layers of a model, ours or of transformers.
 
-    Layers of ours come in the order in which they are registered. Those of a transformers model are found by
-    running it once on a few tokens (in eval mode, without gradients; remembered until its shape changes). The
-    model's own hooks see that run too. Layers that mix tokens in other ways, such as linear attention in a
-    hybrid model, are not among them.
+    Layers of ours come in the order in which they are registered; those that have lost all their heads are
+    there with n_head = 0, so that a layer of a GPT has the number of its block. Those of a transformers model
+    are found by running it once on a few tokens (in eval mode, without gradients; remembered until its shape
+    changes). The model's own hooks see that run too. Layers that mix tokens in other ways, such as linear
+    attention in a hybrid model, are not among them.
 
     Raises:
         ValueError: it has none that can be observed; the text says why.
@@ -82,6 +84,10 @@ def attention_layers(model: nn.Module) -> list[AttentionLayer]:
 
         names = names or {module: name for name, module in model.named_modules()}
         layers += [replace(layer, name=names[layer.module]) for layer in discovered(part)]
+    if layers and not any(layer.n_head for layer in layers):
+        raise ValueError(
+            f"all layers of {type(model).__name__} have lost their heads; there is none to observe"
+        )
     if not layers:
         raise ValueError(
             f"{type(model).__name__} has no attention that can be observed: neither headwise's "
@@ -108,10 +114,14 @@ def _refuse_what_runs_copies(model: nn.Module) -> None:
 
 
 def _is_own(module: nn.Module) -> bool:
-    return isinstance(module, MultiHeadAttention)
+    return isinstance(module, (MultiHeadAttention, NoHeads))
 
 
 def _own(name: str, module: nn.Module) -> AttentionLayer:
+    if isinstance(module, NoHeads):
+        return AttentionLayer(
+            0, name, module, 0, 0, 0, 0, cross=False, causal=None, o_proj=UnknownProjection()
+        )
     if not isinstance(module, MultiHeadAttention):
         raise TypeError(f"{name} is not headwise's attention but {type(module).__name__}")
     return AttentionLayer(

@@ -99,6 +99,10 @@ def _change(row: Mapping[Any, Any]) -> list[str]:
         f"  layer {row['layer']} head {row['head']}",
         "no such head" if gone else f"{row['map_distance']:.3f}",
         "–" if gone else f"{row['output_likeness']:.3f}",
-        f"head {row['map_match']} ({row['map_match_distance']:.3f} away)",
-        f"head {row['output_match']} ({row['output_match_likeness']:.3f})",
+        _match(row["map_match"], f"{row['map_match_distance']:.3f} away"),
+        _match(row["output_match"], f"{row['output_match_likeness']:.3f}"),
     ]
+
+
+def _match(head: float, how: str) -> str:
+    return "no head left" if math.isnan(head) else f"head {int(head)} ({how})"

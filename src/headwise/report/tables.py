@@ -53,11 +53,12 @@ def check_table_file(path: Path) -> None:
         raise ValueError("writing .parquet needs the package pyarrow; install it, or write .csv or .json")
 
 
-def save_table(table: pd.DataFrame, path: Path) -> None:
+def save_table(table: pd.DataFrame, path: Path | str) -> None:
     """Write a table as CSV, JSON (a list of objects, NaN as null) or Parquet, by the suffix, all or nothing.
 
     Raises ValueError as `check_table_file` does.
     """
+    path = Path(path)
     check_table_file(path)
     with replacing(path) as temporary:
         if path.suffix == ".csv":

@@ -13,6 +13,7 @@ from typing import Any
 
 from headwise.files import write_json
 from headwise.model import generate, load_model
+from headwise.student_t import mean_interval
 from headwise.text import Prepared
 from headwise.training.config import DataConfig, RunConfig
 from headwise.training.config_file import parse_value
@@ -21,7 +22,6 @@ from headwise.training.metrics import read_metrics, tokens_per_second
 from headwise.training.observer import Observer
 from headwise.training.run_data import check_text, prepare_runs
 from headwise.training.run_folder import RunFolder, TrainResult
-from headwise.training.student_t import mean_interval
 
 SAMPLE_TOKENS = 200
 PROMPT_TOKENS = 16

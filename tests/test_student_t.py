@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwise.training.student_t import mean_interval, t_probability, t_quantile
+from headwise.student_t import mean_interval, t_probability, t_quantile
 
 
 @pytest.mark.parametrize(
