@@ -1,0 +1,449 @@
+"""What fewer key/value heads cost, before and after a little more training: the ladder of a small model.
+
+    python bench/ladder.py --out FOLDER                  hours; goes on from where it was left
+    python bench/ladder.py --out FOLDER --data book.txt   another text than the built-in one
+    python bench/ladder.py --out FOLDER --quick           tiny models and minutes, to see that it runs
+    python bench/ladder.py --out FOLDER --report          only the table and the plot of what is there
+
+Parents are GPTs of 4 layers with 8 heads, width 256, trained on a text of which RECALL_SHARE are lines of
+associative recall, one for each seed. (A warm-up on recall alone comes first: from so few lines a model of
+this size does not learn to look things up.) Each is grouped to 4, 2 and 1 key/value heads by every method,
+judged, and then trained on for a share of its parent's tokens. Controls: the parent trained on as long, and
+the same shape from nothing on as many tokens.
+
+FOLDER holds the parents as model folders, `rows.jsonl` with every number, `table.md` and `ladder.png`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, get_args
+
+import torch
+from torch import Tensor, nn
+
+from headwise.attention import MultiHeadAttention
+from headwise.compress import group, recall_lines, recall_rows, recall_scores, uptrain
+from headwise.compress.grouping import Method
+from headwise.compress.rows import losses
+from headwise.files import write_text
+from headwise.model import GPT, GPTConfig, load_model, save_model
+from headwise.student_t import mean_interval
+from headwise.text import Tokenizer, open_corpus
+from headwise.training.config import LEARNING_RATES, MATRIX_LEARNING_RATE
+
+KEYS = "αβγδεζηθικλμνξοπρστυφχψω"
+VALUES = "абвгдежзийклмнопрстуфхцч"
+RECALL_SHARE = 0.08
+PAIRS = (4, 8, 16)
+METHODS = get_args(Method)
+TRAINED: tuple[Method, ...] = ("mean", "aligned+renorm", "fitted")
+"""The methods whose results are trained on."""
+SHARES = (0.005, 0.01, 0.02, 0.05)
+FROM_NOTHING = {"learning_rate": LEARNING_RATES["muon"], "matrix_learning_rate": MATRIX_LEARNING_RATE}
+
+
+@dataclass(frozen=True)
+class Size:
+    """How large everything is."""
+
+    shape: dict[str, int]
+    window: int
+    shortest: int
+    """Tokens of a row of the warm-up."""
+    step: int
+    """Tokens of a step."""
+    warm_up: int
+    tokens: int
+    """Tokens that a parent is trained on after the warm-up."""
+    finest: int
+    """Tokens of a step of uptraining."""
+    rows: int
+    """Rows of text that losses are measured on."""
+    calibration: int
+    counts: tuple[int, ...]
+
+
+FULL = Size(
+    shape={"n_layer": 4, "n_head": 8, "d_model": 256, "block_size": 256},
+    window=128,
+    shortest=64,
+    step=4096,
+    warm_up=700_000,
+    tokens=1_200_000,
+    finest=2048,
+    rows=96,
+    calibration=40,
+    counts=(4, 2, 1),
+)
+QUICK = Size(
+    shape={"n_layer": 2, "n_head": 4, "d_model": 32, "block_size": 64},
+    window=64,
+    shortest=32,
+    step=1024,
+    warm_up=20_000,
+    tokens=20_000,
+    finest=512,
+    rows=8,
+    calibration=8,
+    counts=(2, 1),
+)
+
+
+class Texts:
+    """The text with lines of recall in it, as tokens."""
+
+    def __init__(self, text: str, size: Size) -> None:
+        cut = int(0.9 * len(text))
+        self.size = size
+        self.tokenizer = Tokenizer.from_alphabet({*text, *KEYS, *VALUES, "\n"})
+        self.training, self.other = text[:cut], text[cut:]
+
+    @cached_property
+    def learned(self) -> Tensor:
+        """The tokens that parents and children learn from."""
+        return self._mixed(self.training, RECALL_SHARE, seed=1)
+
+    @cached_property
+    def calibration(self) -> list[Tensor]:
+        """Rows (1, T) of the text that parents learned from."""
+        return self._rows(self.learned, self.size.calibration)
+
+    @cached_property
+    def held_out(self) -> list[Tensor]:
+        """Rows (1, T) of text that no model has seen."""
+        return self._rows(self._mixed(self.other, RECALL_SHARE, seed=3), self.size.rows)
+
+    def batches(self, tokens: Tensor, amount: int, step: int, seed: int) -> list[tuple[Tensor, Tensor]]:
+        """Return windows at random places and their targets, as many tokens as asked for."""
+        generator = torch.Generator().manual_seed(seed)
+        window = torch.arange(self.size.window)
+        pairs = []
+        for _ in range(-(-amount // step)):
+            start = torch.randint(
+                len(tokens) - len(window) - 1, (step // len(window), 1), generator=generator
+            )
+            pairs.append((tokens[start + window], tokens[start + window + 1]))
+        return pairs
+
+    def warm_up(self, seed: int) -> list[tuple[Tensor, Tensor]]:
+        """Return rows of recall alone, their questions asked again until the row is full."""
+        generator = torch.Generator().manual_seed(seed)
+        length = self.size.shortest
+        rows = []
+        for _ in range(-(-self.size.warm_up // length)):
+            pairs = int(torch.randint(2, length // 6 + 1, (), generator=generator))
+            keys, values = (
+                [letters[i] for i in torch.randperm(len(letters), generator=generator)[:pairs]]
+                for letters in (KEYS, VALUES)
+            )
+            row = "\n" + "".join(key + value for key, value in zip(keys, values, strict=True))
+            while len(row) <= length:
+                order = torch.randperm(pairs, generator=generator).tolist()
+                row += "".join(keys[i] + values[i] for i in order)
+            rows.append(self.tokenizer.encode(row[: length + 1]))
+        batches = torch.tensor(rows).split(self.size.step // 2 // length)
+        return [(ids[:, :-1], ids[:, 1:]) for ids in batches if len(ids) == len(batches[0])]
+
+    def _rows(self, tokens: Tensor, count: int) -> list[Tensor]:
+        length = self.size.shape["block_size"]
+        starts = torch.linspace(0, len(tokens) - length - 1, count).long()
+        return [tokens[start : start + length].unsqueeze(0) for start in starts]
+
+    def _mixed(self, text: str, share: float, seed: int) -> Tensor:
+        recall = _recall(seed)
+        parts, length, recalled = [], 0, 0
+        for line in text.splitlines(keepends=True):
+            parts.append(line)
+            length += len(line)
+            while recalled < share * length:
+                parts.append(next(recall))
+                length += len(parts[-1])
+                recalled += len(parts[-1])
+        return torch.tensor(self.tokenizer.encode("".join(parts)))
+
+
+def _recall(seed: int) -> Iterator[str]:
+    """Yield lines of recall with few and many pairs."""
+    generator = torch.Generator().manual_seed(seed)
+    while True:
+        sizes = torch.randint(2, max(PAIRS) + 1, (256,), generator=generator).tolist()
+        for number, pairs in enumerate(sizes):
+            line_seed = int(torch.randint(2**31, (), generator=generator)) + number
+            yield recall_lines(1, pairs, keys=KEYS, values=VALUES, seed=line_seed)[0] + "\n"
+
+
+class Ladder:
+    """All models and measurements of one folder."""
+
+    def __init__(self, folder: Path, texts: Texts, size: Size, bf16: bool) -> None:
+        self.folder, self.texts, self.size, self.bf16 = folder, texts, size, bf16
+        self.log = folder / "rows.jsonl"
+        self.rows: list[dict[str, Any]] = read_rows(self.log)
+        alphabet = {character: number for number, character in _vocabulary(texts.tokenizer)}
+        self.recall = {
+            pairs: recall_rows(
+                48,
+                4 * pairs,
+                pairs,
+                keys=[alphabet[key] for key in KEYS],
+                values=[alphabet[value] for value in VALUES],
+                answered=True,
+                power=1.0,
+                seed=4,
+            )
+            for pairs in PAIRS
+            if 4 * pairs <= size.shape["block_size"]
+        }
+
+    def known(self, **about: Any) -> bool:
+        return any(all(row[name] == value for name, value in about.items()) for row in self.rows)
+
+    def measure(self, model: nn.Module, tokens: int, started: float, **about: Any) -> None:
+        """Judge a model and write down what was found."""
+        found: dict[str, Any] = {
+            "loss": float(losses(model, self.texts.held_out).mean()),
+            "recall": {str(pairs): _share(recall_scores(model, task)) for pairs, task in self.recall.items()},
+        }
+        row = about | {"tokens": tokens, "seconds": round(time.perf_counter() - started, 1)} | found
+        self.rows.append(json.loads(json.dumps(row)))
+        with self.log.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+        recalled = ", ".join(f"{pairs} pairs {share:.2f}" for pairs, share in found["recall"].items())
+        print(f"{about}: loss {found['loss']:.4f}, recall {recalled}, {row['seconds']} s", flush=True)
+
+    def learn(
+        self,
+        model: nn.Module,
+        parent: nn.Module | None,
+        batches: Sequence[tuple[Tensor, Tensor]],
+        kl: float,
+        seed: int,
+        **rates: Any,
+    ) -> nn.Module:
+        """Return the model after it has learned from all batches."""
+        tokens = sum(x.numel() for x, _ in batches)
+        with self._precision():
+            return uptrain(model, parent, batches, tokens=tokens, kl=kl, seed=seed, **rates).model
+
+    def parent(self, seed: int) -> GPT:
+        folder = self.folder / f"parent-{seed}"
+        if not folder.is_dir():
+            started = time.perf_counter()
+            model: nn.Module = self.untrained(seed, self.size.shape["n_head"])
+            text = self.texts.batches(self.texts.learned, self.size.tokens, self.size.step, seed)
+            for batches in (self.texts.warm_up(seed), text):
+                model = self.learn(model, None, batches, 0.0, seed, **FROM_NOTHING)
+            assert isinstance(model, GPT)
+            about = {
+                "seed": seed,
+                "g": self.size.shape["n_head"],
+                "method": "parent",
+                "share": 0.0,
+                "kl": 0.0,
+            }
+            self.measure(model, self.size.warm_up + self.size.tokens, started, **about)
+            save_model(folder, model, self.texts.tokenizer)
+        model, _ = load_model(folder)
+        return prepared(model, self.bf16)
+
+    def untrained(self, seed: int, g: int) -> GPT:
+        torch.manual_seed(seed)
+        config = GPTConfig(vocab_size=self.texts.tokenizer.vocab_size, n_kv_head=g, **self.size.shape)
+        return prepared(GPT(config), self.bf16)
+
+    def climb(self, seed: int) -> None:
+        """Group a parent in every way, and train the results on."""
+        parent = self.parent(seed)
+        for g in self.size.counts:
+            for method in METHODS:
+                shares = SHARES if method in TRAINED else ()
+                at = {"seed": seed, "g": g, "method": method}
+                wanted = [(0.0, 0.0)] + [(share, 1.0) for share in shares]
+                if method == TRAINED[-1]:
+                    wanted += [(share, 0.0) for share in shares]  # plain cross-entropy beside
+                wanted = [(share, kl) for share, kl in wanted if not self.known(**at, share=share, kl=kl)]
+                if not wanted:
+                    continue
+                started = time.perf_counter()
+                child = prepared(group(parent, g, method, self.texts.calibration).model, self.bf16)
+                for share, kl in wanted:
+                    self.uptrained(child, parent, started, share=share, kl=kl, **at)
+                    started = time.perf_counter()
+
+    def controls(self, seed: int) -> None:
+        """Train the parent on, and the children's shapes from nothing."""
+        parent = self.parent(seed)
+        most = max(SHARES)
+        h = self.size.shape["n_head"]
+        for share in SHARES:
+            about: dict[str, Any] = {"seed": seed, "g": h, "method": "parent", "share": share, "kl": 0.0}
+            if not self.known(**about):
+                self.uptrained(parent, parent, time.perf_counter(), **about)
+        for g in self.size.counts:
+            about = {"seed": seed, "g": g, "method": "from nothing", "share": most, "kl": 0.0}
+            if not self.known(**about):
+                batches = self.uptraining_batches(most, seed)
+                started = time.perf_counter()
+                model = self.learn(self.untrained(seed, g), None, batches, 0.0, seed, **FROM_NOTHING)
+                self.measure(model, sum(x.numel() for x, _ in batches), started, **about)
+
+    def uptraining_batches(self, share: float, seed: int) -> list[tuple[Tensor, Tensor]]:
+        total = self.size.warm_up + self.size.tokens
+        return self.texts.batches(self.texts.learned, int(share * total), self.size.finest, 1000 + seed)
+
+    def uptrained(
+        self, child: nn.Module, parent: nn.Module, started: float, *, share: float, kl: float, **at: Any
+    ) -> None:
+        batches = self.uptraining_batches(share, at["seed"]) if share else []
+        model = self.learn(child, parent, batches, kl, at["seed"]) if batches else child
+        self.measure(model, sum(x.numel() for x, _ in batches), started, share=share, kl=kl, **at)
+
+    def _precision(self) -> AbstractContextManager[object]:
+        return torch.autocast("cpu", torch.bfloat16) if self.bf16 else nullcontext()
+
+
+def prepared(model: nn.Module, bf16: bool) -> Any:
+    """Let attention of short windows run in bfloat16, where PyTorch's own backward pass is slow on CPUs."""
+    if bf16:
+        for module in model.modules():
+            if isinstance(module, MultiHeadAttention):
+                module.backend = "reference"
+    return model
+
+
+def _vocabulary(tokenizer: Tokenizer) -> list[tuple[int, str]]:
+    return [(number, tokenizer.decode([number])) for number in range(tokenizer.vocab_size)]
+
+
+def _share(scores: dict[tuple[int, int], Any]) -> float:
+    return sum(score.right for score in scores.values()) / sum(score.asked for score in scores.values())
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.is_file() else []
+
+
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    """Return what was found as Markdown: means over seeds with 95 % intervals."""
+    lines = [
+        "| key/value heads | method | uptrained | seeds | more loss than its parent | recall | seconds |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for (g, method, share, kl), found in summary(rows).items():
+        how = "no" if not share else f"{100 * share:g} %{'' if kl else ', without KL'}"
+        recall = ", ".join(
+            f"{pairs} pairs {100 * mean(values):.0f} %" for pairs, values in found.recall.items()
+        )
+        lines.append(
+            f"| {g} | {method} | {how} | {len(found.more)} | {_spread(found.more)} | {recall} "
+            f"| {mean(found.seconds):.0f} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+@dataclass
+class Found:
+    """What one kind of model came to, a number for each seed."""
+
+    more: list[float]
+    recall: dict[str, list[float]]
+    seconds: list[float]
+
+
+def summary(rows: Sequence[dict[str, Any]]) -> dict[tuple[int, str, float, float], Found]:
+    """Gather the seeds of each kind of model."""
+    parents = {row["seed"]: row for row in rows if row["method"] == "parent" and not row["share"]}
+    gathered: dict[tuple[int, str, float, float], Found] = {}
+    for row in sorted(rows, key=lambda row: (-row["g"], row["method"], row["share"], row["kl"])):
+        kind = gathered.setdefault(
+            (row["g"], row["method"], row["share"], row["kl"]),
+            Found([], {pairs: [] for pairs in row["recall"]}, []),
+        )
+        kind.more.append(row["loss"] - parents[row["seed"]]["loss"])
+        kind.seconds.append(row["seconds"])
+        for pairs, share in row["recall"].items():
+            kind.recall[pairs].append(share)
+    return gathered
+
+
+def mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _spread(values: Sequence[float]) -> str:
+    if len(values) < 2:
+        return f"{values[0]:+.3f}"
+    low, high = mean_interval(values)
+    return f"{mean(values):+.3f} ({low:+.3f} … {high:+.3f})"
+
+
+def plot(rows: Sequence[dict[str, Any]], path: Path) -> None:
+    """Draw loss and recall against the share of uptraining, one panel for each number of heads."""
+    from matplotlib.figure import Figure
+
+    found = summary(rows)
+    counts = sorted({g for g, method, _, _ in found if method != "parent"}, reverse=True)
+    figure = Figure(figsize=(4 * len(counts), 6.5), layout="constrained")
+    axes = figure.subplots(2, len(counts), squeeze=False, sharex=True, sharey="row")
+    for column, g in enumerate(counts):
+        above, below = axes[0][column], axes[1][column]
+        for method in METHODS:
+            points = sorted(
+                (share, one)
+                for (n, name, share, kl), one in found.items()
+                if n == g and name == method and (kl or not share)
+            )
+            if not points:
+                continue
+            x = [100 * share for share, _ in points]
+            above.plot(x, [mean(one.more) for _, one in points], marker="o", label=method)
+            below.plot(
+                x, [100 * mean([mean(s) for s in one.recall.values()]) for _, one in points], marker="o"
+            )
+        above.set_yscale("symlog", linthresh=0.02)
+        above.set_title(f"{g} key/value head{'s' * (g > 1)}")
+        below.set_xlabel("uptrained on, % of the parent's tokens")
+    axes[0][0].set_ylabel("more loss than the parent, nats")
+    axes[1][0].set_ylabel("recall, %")
+    axes[0][-1].legend(frameon=False)
+    figure.savefig(path, dpi=130)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, required=True, help="folder for models and numbers")
+    parser.add_argument("--data", default="shakespeare", help="text, as for headwise train")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="one parent each")
+    parser.add_argument("--threads", type=int, help="threads to use; default PyTorch's own choice")
+    parser.add_argument("--quick", action="store_true", help="tiny models, to see that it runs")
+    parser.add_argument("--bf16", action="store_true", help="train with matrix products in bfloat16")
+    parser.add_argument("--report", action="store_true", help="only table and plot of what is there")
+    given = parser.parse_args()
+    if given.threads:
+        torch.set_num_threads(given.threads)
+    given.out.mkdir(parents=True, exist_ok=True)
+    if not given.report:
+        size = QUICK if given.quick else FULL
+        texts = Texts("".join(open_corpus(given.data).chunks()), size)
+        ladder = Ladder(given.out, texts, size, given.bf16)
+        for seed in given.seeds:
+            ladder.climb(seed)
+            ladder.controls(seed)
+    rows = read_rows(given.out / "rows.jsonl")
+    write_text(given.out / "table.md", table(rows))
+    plot(rows, given.out / "ladder.png")
+    print(f"\n{table(rows)}\n{given.out / 'table.md'}, {given.out / 'ladder.png'}")
+
+
+if __name__ == "__main__":
+    main()
