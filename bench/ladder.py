@@ -77,7 +77,7 @@ FULL = Size(
     shortest=64,
     step=4096,
     warm_up=700_000,
-    tokens=1_200_000,
+    tokens=900_000,
     finest=2048,
     rows=96,
     calibration=40,
@@ -231,7 +231,10 @@ class Ladder:
         """Return the model after it has learned from all batches."""
         tokens = sum(x.numel() for x, _ in batches)
         with self._precision():
-            return uptrain(model, parent, batches, tokens=tokens, kl=kl, seed=seed, **rates).model
+            made = uptrain(model, parent, batches, tokens=tokens, kl=kl, seed=seed, **rates)
+        if not made.losses[-1] < 2 * made.losses[0]:
+            raise RuntimeError(f"training went wrong: loss {made.losses[0]:.3f} to {made.losses[-1]:.3f}")
+        return made.model
 
     def parent(self, seed: int) -> GPT:
         folder = self.folder / f"parent-{seed}"
@@ -307,7 +310,8 @@ class Ladder:
         self.measure(model, sum(x.numel() for x, _ in batches), started, share=share, kl=kl, **at)
 
     def _precision(self) -> AbstractContextManager[object]:
-        return torch.autocast("cpu", torch.bfloat16) if self.bf16 else nullcontext()
+        # without the cache, which would keep the weights of the first step
+        return torch.autocast("cpu", torch.bfloat16, cache_enabled=False) if self.bf16 else nullcontext()
 
 
 def prepared(model: nn.Module, bf16: bool) -> Any:
