@@ -2,55 +2,32 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
+from headwise.cost.timing import Timing, timing_of, turns
+
 Run = Callable[[], object]
 
 
-@dataclass(frozen=True)
-class Timing:
-    """Seconds of one contestant."""
-
-    median: float
-    best: float
-    spread: float
-    """Half the distance between the quartiles, as a share of the median."""
-    runs: int
-
-    def as_dict(self) -> dict[str, float]:
-        return asdict(self)
-
-
 def alternate(contestants: dict[str, Run], *, seconds: float, least: int = 5) -> dict[str, Timing]:
-    """Time all contestants in turn, round after round, so that a slow minute is slow for all of them.
+    """Time all contestants in turn, round after round, once each has been run.
 
-    Each round starts with another one, so that none always finds the caches as the same one left them.
     seconds: how long to go on, once each has run at least so many times.
     """
     times: dict[str, list[float]] = {name: [] for name in contestants}
     for run in contestants.values():
         run()
-    end = time.perf_counter() + seconds
-    rounds = 0
-    while rounds < least or time.perf_counter() < end:
-        turn = rounds % len(contestants)
-        for name, run in (*list(contestants.items())[turn:], *list(contestants.items())[:turn]):
-            start = time.perf_counter()
-            run()
-            times[name].append(time.perf_counter() - start)
-        rounds += 1
-    return {name: _timing(each) for name, each in times.items()}
-
-
-def _timing(times: list[float]) -> Timing:
-    low, median, high = statistics.quantiles(times, n=4)
-    return Timing(median, min(times), (high - low) / 2 / median, len(times))
+    names = list(contestants)
+    for turn in turns(len(names), seconds=seconds, least=least):
+        start = time.perf_counter()
+        contestants[names[turn]]()
+        times[names[turn]].append(time.perf_counter() - start)
+    return {name: timing_of(each) for name, each in times.items()}
 
 
 def peak_memory(run: Run) -> int | None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from headwise.compress.judge import recall_verdict, text_losses
+from headwise.compress.judging import text_losses
 from headwise.compress.probes import (
     completes_bigram,
     passkey_scores,
@@ -19,6 +19,7 @@ from headwise.compress.probes import (
     recall_rows,
     recall_scores,
 )
+from headwise.compress.verdicts import recall_verdict
 from headwise.hub.subject import OwnSubject
 from headwise.model import GPT, GPTConfig
 from headwise.text import Tokenizer

@@ -57,6 +57,9 @@ class Letters(Subject):
     def labels(self, ids: Sequence[int]) -> list[str]:
         return list(self.decode(ids))
 
+    def token_bytes(self, index: int) -> bytes:
+        return self.decode([index]).encode()
+
     def token_text(self, index: int) -> str:
         return self.decode([index])
 

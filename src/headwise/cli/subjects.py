@@ -15,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
     from torch import Tensor
 
     from headwise.hub import Subject
@@ -110,22 +111,24 @@ def check_outputs(out: Path | None, plot: Path | None, data: str | None, *models
         check_picture(plot)
 
 
-def write_outputs(table: pd.DataFrame, grid: HeadGrid, out: Path | None, plot: Path | None) -> dict[str, Any]:
+def write_outputs(
+    table: pd.DataFrame, picture: HeadGrid | Callable[[], Figure], out: Path | None, plot: Path | None
+) -> dict[str, Any]:
     """Write the table and the picture that a verb was asked for; return what --json says of them."""
     from headwise.report.figures import save_figure
-    from headwise.report.head_grid import grid_figure
+    from headwise.report.head_grid import HeadGrid, grid_figure
     from headwise.report.tables import save_table
 
     if out is not None:
         save_table(table, out)
     if plot is not None:
-        save_figure(grid_figure(grid), plot)
+        save_figure(grid_figure(picture) if isinstance(picture, HeadGrid) else picture(), plot)
     return {"file": None if out is None else str(out), "plot": None if plot is None else str(plot)}
 
 
-def tell_outputs(out: Path | None, plot: Path | None, table: str = "table") -> None:
-    """Say what `write_outputs` has written; table: what it holds, in a word."""
-    for path, what in ((out, table), (plot, "grid")):
+def tell_outputs(out: Path | None, plot: Path | None, table: str = "table", picture: str = "grid") -> None:
+    """Say what `write_outputs` has written; table, picture: what it is, in a word."""
+    for path, what in ((out, table), (plot, picture)):
         if path is not None:
             typer.echo(f"wrote the {what} to {path}")
 

@@ -9,27 +9,44 @@ if TYPE_CHECKING:
     from headwise.compress.grouping import GroupResult as GroupResult
     from headwise.compress.grouping import expand as expand
     from headwise.compress.grouping import group as group
-    from headwise.compress.judge import recall_verdict as recall_verdict
-    from headwise.compress.judge import text_losses as text_losses
+    from headwise.compress.judging import Judgement as Judgement
+    from headwise.compress.judging import judge as judge
+    from headwise.compress.judging import judged_rows as judged_rows
+    from headwise.compress.judging import text_losses as text_losses
     from headwise.compress.probes import passkey_scores as passkey_scores
     from headwise.compress.probes import recall_lines as recall_lines
     from headwise.compress.probes import recall_rows as recall_rows
     from headwise.compress.probes import recall_scores as recall_scores
+    from headwise.compress.probes import why_no_passkeys as why_no_passkeys
     from headwise.compress.pruning import PruneResult as PruneResult
     from headwise.compress.pruning import choose as choose
     from headwise.compress.pruning import level as level
     from headwise.compress.pruning import prune as prune
+    from headwise.compress.recalling import recall_tasks as recall_tasks
+    from headwise.compress.recalling import why_no_recall as why_no_recall
     from headwise.compress.uptraining import UptrainResult as UptrainResult
     from headwise.compress.uptraining import uptrain as uptrain
+    from headwise.compress.validity import check_probe as check_probe
+    from headwise.compress.verdicts import PassKeys as PassKeys
+    from headwise.compress.verdicts import recall_verdict as recall_verdict
 
 __getattr__, __all__ = lazy_exports(
     __name__,
     {
         "headwise.compress.budget": ["counts_for_cache"],
         "headwise.compress.grouping": ["GroupResult", "expand", "group"],
-        "headwise.compress.judge": ["recall_verdict", "text_losses"],
-        "headwise.compress.probes": ["passkey_scores", "recall_lines", "recall_rows", "recall_scores"],
+        "headwise.compress.judging": ["Judgement", "judge", "judged_rows", "text_losses"],
+        "headwise.compress.probes": [
+            "passkey_scores",
+            "recall_lines",
+            "recall_rows",
+            "recall_scores",
+            "why_no_passkeys",
+        ],
         "headwise.compress.pruning": ["PruneResult", "choose", "level", "prune"],
+        "headwise.compress.recalling": ["recall_tasks", "why_no_recall"],
         "headwise.compress.uptraining": ["UptrainResult", "uptrain"],
+        "headwise.compress.validity": ["check_probe"],
+        "headwise.compress.verdicts": ["PassKeys", "recall_verdict"],
     },
 )

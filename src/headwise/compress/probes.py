@@ -6,17 +6,21 @@ Letters: N rows, L tokens of a row, D pairs of key and value.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import dataclass, replace
+from itertools import pairwise, takewhile
 
 import torch
 from torch import Tensor, nn
 
+from headwise.hub.modes import evaluating
 from headwise.hub.subject import Subject
 from headwise.hub.surgery import next_token_logits
 from headwise.text.normal import normalise
 
 IGNORED = -100
+
+DEPTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
+"""Where pass keys are hidden: 0 at the front, 1 just before the question."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +34,25 @@ class Recall:
     gap: Tensor
     """(N, L) int64: tokens between that key and where it stood with its value; 0 elsewhere."""
     pairs: int
+    power: float
+    keys: list[int]
+    values: list[int]
+    """The tokens that were drawn from."""
+
+    @property
+    def chance(self) -> float:
+        """The share of right answers of whoever guesses one of the values."""
+        return 1 / len(self.values)
+
+    def after(self, start: Sequence[int]) -> Recall:
+        """Return the same rows behind these tokens."""
+        more = torch.tensor(list(start), dtype=torch.int64).expand(len(self.ids), -1)
+        return replace(
+            self,
+            ids=torch.cat((more, self.ids), dim=1),
+            wanted=torch.cat((torch.full_like(more, IGNORED), self.wanted), dim=1),
+            gap=torch.cat((torch.zeros_like(more), self.gap), dim=1),
+        )
 
 
 def recall_rows(
@@ -99,7 +122,7 @@ def recall_rows(
         gap[row, again] = again - first
         if answered:
             ids[row, again + 1] = value
-    return Recall(ids, wanted, gap, pairs)
+    return Recall(ids, wanted, gap, pairs, power, every_key.tolist(), every_value.tolist())
 
 
 def recall_lines(lines: int, pairs: int, *, keys: str, values: str, seed: int = 0) -> list[str]:
@@ -149,41 +172,49 @@ class Score:
 
 
 @torch.no_grad()
+def recall_answers(model: nn.Module, task: Recall, *, batch: int = 16) -> Tensor:
+    """Say where a model answers rightly, (N, L) bool: the likeliest of all tokens is the value asked for.
+
+    batch: rows at once.
+    """
+    device = next(model.parameters()).device
+    parts = zip(torch.split(task.ids, batch), torch.split(task.wanted, batch), strict=True)
+    with evaluating(model):
+        return torch.cat(
+            [next_token_logits(model, ids.to(device)).argmax(dim=-1).cpu() == wanted for ids, wanted in parts]
+        )
+
+
 def recall_scores(
     model: nn.Module, task: Recall, *, buckets: Sequence[int] = (), batch: int = 16
 ) -> dict[tuple[int, int], Score]:
     """Return the score of a model by the gap between a question and what it asks for.
 
-    An answer is right if the likeliest of all tokens is the value. buckets: where one range of gaps ends and
-    the next begins, rising; the ranges are half open, and the keys of the result say them.
+    buckets: where one range of gaps ends and the next begins, rising; the ranges are half open, and the keys
+    of the result say them.
     """
+    right = recall_answers(model, task, batch=batch)
+    return {
+        gaps: Score(int((right & here).sum()), int(here.sum()))
+        for gaps, here in by_gap(task, buckets).items()
+    }
+
+
+def by_gap(task: Recall, buckets: Sequence[int]) -> dict[tuple[int, int], Tensor]:
+    """Return where is asked over each range of gaps, (N, L) bool, by the ends of the ranges."""
     edges = [0, *buckets, task.ids.shape[1] + 1]
     if edges != sorted(set(edges)):
         raise ValueError(f"buckets must rise between 0 and the length, got {list(buckets)}")
-    device = next(model.parameters()).device
-    right = torch.cat(
-        [
-            next_token_logits(model, part.to(device)).argmax(dim=-1).cpu() == wanted
-            for part, wanted in zip(
-                torch.split(task.ids, batch), torch.split(task.wanted, batch), strict=True
-            )
-        ]
-    )
     asked = task.wanted != IGNORED
-    scores = {}
-    for low, high in pairwise(edges):
-        here = asked & (task.gap >= low) & (task.gap < high)
-        scores[low, high] = Score(int((right & here).sum()), int(here.sum()))
-    return scores
+    return {(low, high): asked & (task.gap >= low) & (task.gap < high) for low, high in pairwise(edges)}
 
 
-@torch.no_grad()
 def passkey_scores(
     subject: Subject,
     filler: str,
     *,
     length: int,
-    depths: Sequence[float] = (0.0, 0.25, 0.5, 0.75, 1.0),
+    depths: Sequence[float] = DEPTHS,
     digits: int = 5,
     tries: int = 10,
     seed: int = 0,
@@ -196,35 +227,87 @@ def passkey_scores(
     depths: 0 puts the number at the front, 1 just before the question.
 
     Raises:
-        ValueError: a length that the model cannot read or that leaves no room for the number.
+        ValueError: a length that the model cannot read or that leaves no room for the number; a text that the
+            model has no tokens for.
     """
+    right = passkey_answers(
+        subject, filler, length=length, depths=depths, digits=digits, tries=tries, seed=seed
+    )
+    return {depth: Score(int(right[:, place].sum()), tries) for place, depth in enumerate(depths)}
+
+
+@torch.no_grad()
+def passkey_answers(
+    subject: Subject,
+    filler: str,
+    *,
+    length: int,
+    depths: Sequence[float] = DEPTHS,
+    digits: int = 5,
+    tries: int = 10,
+    seed: int = 0,
+) -> Tensor:
+    """Say whether the number was found, (tries, depths) bool; for the rest see `passkey_scores`."""
     if any(not 0.0 <= depth <= 1.0 for depth in depths):
         raise ValueError(f"depths must lie in 0 … 1, got {list(depths)}")
+    if tries < 1 or digits < 1:
+        raise ValueError(f"tries and digits must be at least 1, got {tries} and {digits}")
     if subject.max_tokens is not None and length > subject.max_tokens:
         raise ValueError(f"length={length} is more than the {subject.max_tokens} tokens {subject.name} reads")
     hay = _plain(subject, filler)
     if not hay:
         raise ValueError("filler is empty; give text to hide the number in")
+    start = opening(subject)
     generator = torch.Generator().manual_seed(seed)
-    right = dict.fromkeys(depths, 0)
-    for _ in range(tries):
+    right = torch.zeros(tries, len(depths), dtype=torch.bool)
+    for attempt in range(tries):
         number = "".join(map(str, torch.randint(10, (digits,), generator=generator).tolist()))
-        told = _plain(subject, "\nThe pass key is ") + _plain(subject, number)
-        needle, question = told + _plain(subject, ". Remember it.\n"), told
-        room = length - len(needle) - len(question)
+        told, answer = _told(subject, number)
+        needle, question = told + _plain(subject, _AFTER), told
+        room = length - len(start) - len(needle) - len(question)
         if room < 0:
             raise ValueError(
                 f"length={length} is too short: telling the number and asking for it takes "
-                f"{len(needle) + len(question)} tokens"
+                f"{length - room} tokens"
             )
         text = (hay * (room // len(hay) + 1))[:room]
-        answer = len(_plain(subject, number))
-        for depth in depths:
+        for place, depth in enumerate(depths):
             cut = round(room * depth)
-            ids = torch.tensor([text[:cut] + needle + text[cut:] + question], device=subject.device)
-            said = next_token_logits(subject.model, ids)[0, -answer - 1 : -1].argmax(dim=-1)
-            right[depth] += int(bool((said == ids[0, -answer:]).all()))
-    return {depth: Score(count, tries) for depth, count in right.items()}
+            row = start + text[:cut] + needle + text[cut:] + question
+            ids = torch.tensor([row], device=subject.device)
+            with evaluating(subject.model):
+                said = next_token_logits(subject.model, ids)[0, -answer - 1 : -1].argmax(dim=-1)
+            right[attempt, place] = bool((said == ids[0, -answer:]).all())
+    return right
+
+
+def why_no_passkeys(subject: Subject, length: int, *, digits: int = 5) -> str | None:
+    """Return why a model cannot be asked for pass keys in texts of so many tokens, None if it can."""
+    try:
+        told, _ = _told(subject, "0123456789"[:digits])
+        needed = len(opening(subject)) + 2 * len(told) + len(_plain(subject, _AFTER))
+    except ValueError:
+        return (
+            f"{subject.name} has no tokens for the words and digits that tell one ({_BEFORE.strip()} 123 …)"
+        )
+    return f"they take {needed} tokens, and there are {length}" if needed > length else None
+
+
+_BEFORE, _AFTER = "\nThe pass key is ", ". Remember it.\n"
+
+
+def _told(subject: Subject, number: str) -> tuple[list[int], int]:
+    """Return the tokens that tell a number, and how many of them, at the end, are the number's."""
+    answer = _plain(subject, number)
+    if subject.decode(answer).strip() != number:
+        raise ValueError(f"{subject.name} has no tokens for the digits of a pass key such as {number}")
+    return _plain(subject, _BEFORE) + answer, len(answer)
+
+
+def opening(subject: Subject) -> list[int]:
+    """Return the special tokens that a model's tokenizer puts in front of a text."""
+    ids = subject.encode("a") if subject.special_ids else []
+    return list(takewhile(lambda token: token in subject.special_ids, ids))
 
 
 def _plain(subject: Subject, text: str) -> list[int]:

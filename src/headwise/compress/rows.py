@@ -20,12 +20,17 @@ ROW = 512
 
 
 def rows_of(
-    subject: Subject, texts: Iterable[str], *, length: int | None = None, most: int | None = None
+    subject: Subject,
+    texts: Iterable[str],
+    *,
+    length: int | None = None,
+    skip: int = 0,
+    most: int | None = None,
 ) -> list[Tensor]:
     """Return the tokens of texts, one behind the other, in rows (1, T) of one length.
 
-    length: default 512, or the most that the model can read. most: stop after so many tokens. What is left
-    at the end becomes a shorter row, if it has at least 2 tokens.
+    length: default 512, or the most that the model can read. skip: leave out so many tokens first.
+    most: stop after so many more. What is left at the end becomes a shorter row, if it has at least 2 tokens.
 
     Raises:
         ValueError: a length below 2 or beyond what the model can read; no text.
@@ -37,9 +42,15 @@ def rows_of(
     ids: list[int] = []
     for text in texts:
         ids += subject.encode(text) if text else []
-        if most is not None and len(ids) >= most:
-            del ids[most:]
+        if most is not None and len(ids) >= skip + most:
+            del ids[skip + most :]
             break
+    if skip and len(ids) < skip + 2:
+        raise ValueError(
+            f"the text has {len(ids):,} tokens, and the first {skip:,} are to be left out; give more "
+            "text, or leave out fewer (--skip 0) if no model was fitted to it"
+        )
+    del ids[:skip]
     if len(ids) < 2:
         raise ValueError(
             f"the calibration text has {len(ids)} tokens; give some 10,000 tokens of text like what the "

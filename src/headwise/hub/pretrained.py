@@ -77,6 +77,9 @@ class PretrainedSubject(Subject):
     def labels(self, ids: Sequence[int]) -> list[str]:
         return [label(self._pieces[index]) for index in ids]
 
+    def token_bytes(self, index: int) -> bytes:
+        return self._pieces[index]
+
     def token_text(self, index: int) -> str:
         return token_text(self._pieces[index], self._continued)
 

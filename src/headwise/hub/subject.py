@@ -100,6 +100,10 @@ class Subject(ABC):
         """Return one readable label per token."""
 
     @abstractmethod
+    def token_bytes(self, index: int) -> bytes:
+        """Return the UTF-8 bytes of one token, perhaps only a part of a character."""
+
+    @abstractmethod
     def token_text(self, index: int) -> str:
         """Return the text of one token; what is only a part of a character becomes U+FFFD."""
 
@@ -231,6 +235,9 @@ class OwnSubject(Subject):
 
     def labels(self, ids: Sequence[int]) -> list[str]:
         return self.tokenizer.labels(ids)
+
+    def token_bytes(self, index: int) -> bytes:
+        return self.tokenizer.token_bytes(index)
 
     def token_text(self, index: int) -> str:
         return self.tokenizer.decode([index])
