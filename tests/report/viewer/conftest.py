@@ -3,54 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from numpy.typing import NDArray
 
-from headwise.hub import Subject
-from headwise.model import GPT, GPTConfig
 from headwise.report.viewer import HeadView
-from headwise.text import Tokenizer
-
-
-@pytest.fixture(scope="session")
-def subject() -> Subject:
-    """A GPT with random weights, two layers of four heads that share keys and values by two, on bytes."""
-    torch.manual_seed(0)
-    tokenizer = Tokenizer.train("bpe", ["abc abc abc"], vocab_size=258)
-    config = GPTConfig(
-        vocab_size=tokenizer.vocab_size, n_layer=2, n_head=4, n_kv_head=2, d_model=32, block_size=128
-    )
-    model = GPT(config)
-    for parameter in model.parameters():
-        parameter.data *= 2
-    return Subject.of(model, tokenizer, "tiny")
-
-
-playwright = pytest.importorskip("playwright.sync_api")
 
 READY = "() => performance.getEntriesByName('headwise-ready').length > 0"
 # the clipboard of a page without a user is closed, so what would be copied is kept
 KEEP_COPIES = "navigator.clipboard.writeText = async (text) => { window.copied = text; };"
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Any]:
-    """Debian's Chromium, one for all tests."""
-    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if found is None and os.environ.get("HEADWISE_BROWSER") != "required":
-        pytest.skip("no Chromium is installed; `apt install chromium` to test the page in a browser")
-    with playwright.sync_playwright() as driver:
-        chromium = driver.chromium.launch(executable_path=found, args=["--no-sandbox", "--disable-gpu"])
-        yield chromium
-        chromium.close()
 
 
 class Opened:

@@ -94,6 +94,7 @@ def view_data(
     second: int | None = None,
     most_cells: int = MOST_CELLS,
     planned_heads: int | None = None,
+    repeats: bool | pd.DataFrame = True,
 ) -> ViewData:
     """Run a model on a text and gather what its heads do there.
 
@@ -103,6 +104,8 @@ def view_data(
     where the model wrote the rest. second: where a second text begins. most_cells: how many weights the page
     may hold; see `panes.plan`.
     planned_heads: for how many heads there has to be room, where those of another model stand beside these.
+    repeats: whether to score heads on repeated tokens, which some roles are judged by; or what
+    `heads.induction_scores` gave before.
 
     Raises ValueError for a text without tokens or with more than the model or a page can take, and for
     numbers of heads that do not fit.
@@ -135,8 +138,10 @@ def view_data(
 
     with torch.no_grad(), observe(subject.model, look):
         subject.run(batch)
-    repeats = subject.max_tokens is None or subject.max_tokens >= _LEAST_REPEATED
-    measured = statistics(subject, [ids] if texts is None else texts, repeated=repeats)
+    enough = subject.max_tokens is None or subject.max_tokens >= _LEAST_REPEATED
+    measured = statistics(subject, [ids] if texts is None else texts, repeated=repeats is True and enough)
+    if not isinstance(repeats, bool):
+        measured.repeated = repeats
     table = _renamed(measured.table, gathered.layers)
     return ViewData(
         title=title or subject.name,

@@ -50,7 +50,7 @@ class HeadView:
 
     def html(self) -> str:
         """Return the whole page."""
-        return _render("page.html", self._island, self.data.title, standalone=True)
+        return rendered("page.html", self._island, self.data.title, standalone=True)
 
     def save(self, path: Path | str) -> Path:
         """Write the page to a file, all or nothing."""
@@ -59,7 +59,7 @@ class HeadView:
         return path
 
     def _repr_html_(self) -> str:
-        return _render("fragment.html", self._island, self.data.title, standalone=False)
+        return rendered("fragment.html", self._island, self.data.title, standalone=False)
 
     @cached_property
     def _island(self) -> Markup:
@@ -103,7 +103,23 @@ def view_weights(weights: Any, labels: Sequence[str], **options: Any) -> HeadVie
     return HeadView(weights_data(weights, labels, **options))
 
 
-def _render(template: str, island: Markup, title: str, *, standalone: bool) -> str:
+def rendered(
+    template: str,
+    island: Markup,
+    title: str,
+    *,
+    standalone: bool,
+    live: Markup | None = None,
+    nonce: str | None = None,
+    scripts: Sequence[str] = (),
+    styles: Sequence[str] = (),
+) -> str:
+    """Return a template with the page's scripts, styles and data in it.
+
+    live: what the live page has to know, None for a page without a server; a live one has no policy written
+    into it, as the server sends one. nonce: what marks the script under that policy. scripts, styles: files
+    beside those of every page.
+    """
     static = files("headwise.report.viewer") / "static"
     environment = jinja2.Environment(
         loader=jinja2.FunctionLoader(lambda name: (static / name).read_text(encoding="utf-8")),
@@ -112,13 +128,18 @@ def _render(template: str, island: Markup, title: str, *, standalone: bool) -> s
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    scripts = "\n".join((static / name).read_text(encoding="utf-8") for name in SCRIPTS)
+
+    def joined(names: Sequence[str]) -> str:
+        return "\n".join((static / name).read_text(encoding="utf-8") for name in names)
+
     return environment.get_template(template).render(
         island=island,
         title=title,
         version=__version__,
         key=hashlib.sha256(island.encode()).hexdigest()[:16],
-        script=Markup(scripts),
-        css=(static / "viewer.css").read_text(encoding="utf-8"),
+        script=Markup(joined([*SCRIPTS[:-1], *scripts, SCRIPTS[-1]])),
+        css=joined(["viewer.css", *styles]),
         standalone=standalone,
+        live=live,
+        nonce=nonce,
     )

@@ -12,7 +12,8 @@ class View {
     this.standalone = standalone;
     this.root = host.attachShadow({ mode: "open" });
     this.root.append(el("style", {}, css));
-    this.page = el("div", { class: "page" });
+    this.parts = { header: el("header"), extra: el("div"), panels: el("div"), footer: el("footer") };
+    this.page = el("div", { class: "page" }, this.parts.header, el("main", {}, this.parts.extra, this.parts.panels), this.parts.footer);
     this.probe = el("span", { class: "probe", "aria-hidden": "true" });
     this.root.append(this.page, this.probe);
     const { data } = store;
@@ -71,14 +72,28 @@ class View {
     if (this.standalone) this.remember();
   }
 
+  // Other models, or the same on another text, in the place of those on show.
+  replace(stores, changes = {}) {
+    this.stores = stores;
+    if (!stores[this.state.model]) this.state.model = "a";
+    if (!this.store.data.panes[this.state.pane]) this.state.pane = 0;
+    return this.update({ model: this.state.model, ...changes });
+  }
+
   title() {
     const { a, b } = this.stores;
-    return b ? `${a.data.title} – ${b.data.title}` : a.data.title;
+    return b && !this.live ? `${a.data.title} – ${b.data.title}` : a.data.title;
+  }
+
+  // What of an address restores the selection.
+  address() {
+    return toHash(this.state) + (this.live?.address() ?? "");
   }
 
   remember() {
-    const hash = toHash(this.state);
+    const hash = this.address();
     if (location.hash !== hash) history.replaceState(history.state, "", hash);
+    this.live?.follow();
   }
 
   drawHeads() {
@@ -104,17 +119,17 @@ class View {
     this.map = mapPanel(this);
     this.card = cardPanel(this);
     const told = el("span", { role: "status", class: "quiet" });
-    this.page.replaceChildren(
-      el("header", {},
-        el("div", {}, el("p", { class: "brand" }, "headwise"), el("h1", {}, this.title()), el("p", { class: "intro" }, t("intro"))),
-        el("div", { class: "controls" },
-          this.stores.b && choice(t("model"), [["a", this.stores.a.data.title], ["b", this.stores.b.data.title], ...(this.stores.difference ? [["difference", t("difference")]] : [])], state.model, (model) => this.update({ model }), { "data-role": "model" }),
-          toggle(t("table"), state.table, (table) => this.update({ table }), { "data-role": "table" }),
-          choice(t("theme"), ["auto", "light", "dark"].map((name) => [name, t(name)]), state.theme, (theme) => this.update({ theme }), { "data-role": "theme" }),
-          choice(t("lang"), Object.keys(STRINGS).map((name) => [name, STRINGS[name].name]), state.language, (language) => this.update({ language }), { "data-role": "language" }),
-          this.standalone && button(t("link"), () => copyText(this, location.href.split("#")[0] + toHash(state), told), { title: t("linkHint"), "data-role": "link" }), told)),
-      el("main", {}, this.store.data.notes.map((note) => el("p", { class: "note" }, note)), this.text, el("div", { class: "columns" }, this.grid, this.map, this.card)),
-      el("footer", {}, t("footer", this.store.data.version)));
+    const { parts, stores } = this;
+    parts.header.replaceWith((parts.header = el("header", {},
+      el("div", {}, el("p", { class: "brand" }, "headwise"), el("h1", {}, this.title()), el("p", { class: "intro" }, t("intro"))),
+      el("div", { class: "controls" },
+        stores.b && choice(t(this.live ? "mapsOf" : "model"), [["a", stores.a.data.title], ["b", stores.b.data.title], ...(stores.difference ? [["difference", t("difference")]] : [])], state.model, (model) => this.update({ model }), { "data-role": "model" }),
+        toggle(t("table"), state.table, (table) => this.update({ table }), { "data-role": "table" }),
+        choice(t("theme"), ["auto", "light", "dark"].map((name) => [name, t(name)]), state.theme, (theme) => this.update({ theme }), { "data-role": "theme" }),
+        choice(t("lang"), Object.keys(STRINGS).map((name) => [name, STRINGS[name].name]), state.language, (language) => this.update({ language }), { "data-role": "language" }),
+        this.standalone && button(t("link"), () => copyText(this, location.href.split("#")[0] + this.address(), told), { title: t("linkHint"), "data-role": "link" }), told))));
+    parts.panels.replaceChildren(...this.store.data.notes.map((note) => el("p", { class: "note" }, note)), this.text, el("div", { class: "columns" }, this.grid, this.map, this.card));
+    parts.footer.replaceChildren(t(this.live ? "footerLive" : "footer", this.store.data.version));
     this.grid.mark();
     this.paint();
     this.refocus(kept);
@@ -184,12 +199,7 @@ class View {
   }
 }
 
-async function startOne(host, css, standalone) {
-  const data = JSON.parse(host.querySelector('script[type="application/json"]').textContent);
-  if (typeof DecompressionStream === "undefined") {
-    host.append(el("p", {}, translator("en")("noInflate")));
-    return;
-  }
+async function openStores(data) {
   const stores = { a: new Store(data) };
   await stores.a.open();
   if (data.other) {
@@ -198,7 +208,18 @@ async function startOne(host, css, standalone) {
     stores.difference = new Difference(stores.a, stores.b);
     if (!stores.difference.heads.length) delete stores.difference;
   }
+  return stores;
+}
+
+async function startOne(host, css, standalone, live) {
+  const data = JSON.parse(host.querySelector('script[type="application/json"]').textContent);
+  if (typeof DecompressionStream === "undefined") {
+    host.append(el("p", {}, translator("en")("noInflate")));
+    return;
+  }
+  const stores = await openStores(data);
   const view = new View(host, stores, standalone, css);
+  if (live) view.live = new Live(view, live);
   await view.update(standalone ? fromHash(location.hash, stores) : {});
   view.text.reveal(view.chosenNow());
   let width = 0;
@@ -208,15 +229,15 @@ async function startOne(host, css, standalone) {
     width = now;
   }).observe(host);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => view.paint());
-  if (standalone) addEventListener("hashchange", () => view.update(fromHash(location.hash, stores)));
+  if (standalone) addEventListener("hashchange", () => { view.live?.moved(); view.update(fromHash(location.hash, view.stores)); });
   performance.mark("headwise-ready");
 }
 
 // A notebook may hold several copies of one output; each starts those that are not yet running.
-function startAll(key, css, standalone) {
+function startAll(key, css, standalone, live) {
   for (const host of document.querySelectorAll(`.headwise-view[data-key="${key}"]`)) {
     if (host.dataset.started) continue;
     host.dataset.started = "yes";
-    startOne(host, css, standalone);
+    startOne(host, css, standalone, live);
   }
 }
