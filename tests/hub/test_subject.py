@@ -15,6 +15,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 from torch import nn
 
 from headwise.hub import Subject, open_subject
+from headwise.hub.import_ import import_folder
 from headwise.model import GPT, GPTConfig, save_model
 from headwise.text import Tokenizer
 
@@ -399,9 +400,40 @@ def test_weights_of_which_only_a_part_arrived_are_one_line(folder, size):
 )
 def test_a_configuration_that_makes_no_model_is_one_line(folder, fields):
     change(folder, **fields)
-    with pytest.raises(ValueError, match="cannot be read") as caught:
+    with pytest.raises(ValueError, match="cannot be read|describes a model of") as caught:
         open_subject(folder)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kept", [["model_type"], ["model_type", "architectures", "hidden_size"]])
+def test_a_configuration_without_sizes_builds_nothing_large(folder, kept, monkeypatch):
+    """What it lacks would become the sizes of the largest model, 27 GB of noise."""
+    path = folder / "config.json"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps({name: config[name] for name in kept}), encoding="utf-8")
+    monkeypatch.setattr(hf.PreTrainedModel, "from_pretrained", lambda *_, **__: pytest.fail("built it"))
+    for read in (open_subject, import_folder):
+        with pytest.raises(ValueError, match=r"describes a model of [\d,]+ numbers, but its weights are"):
+            read(folder)
+
+
+def test_nothing_but_our_own_words_is_printed(tmp_path, capfd):
+    """The library would report weights that the model has no use for."""
+    bert(hf.BertForMaskedLM).save_pretrained(tmp_path)
+    word_piece().save_pretrained(tmp_path)
+    change(tmp_path, architectures=["BertModel"])
+    verbosity = hf.utils.logging.get_verbosity()
+    capfd.readouterr()
+    assert open_subject(tmp_path).predicts == "nothing"
+    assert capfd.readouterr() == ("", "")
+    assert hf.utils.logging.get_verbosity() == verbosity
+
+
+@pytest.mark.parametrize("name", ["", "  "])
+def test_no_name_is_not_the_current_folder(name, folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    with pytest.raises(ValueError, match="model is named by a folder .* got ''"):
+        open_subject(name)
 
 
 def test_settings_of_the_tokenizer_of_another_form_are_one_line(folder):

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from headwise.files import replacing_folder
-from headwise.hub.opening import without_bars
+from headwise.hub.opening import quiet_library
 from headwise.hub.stock import CLASSES, family_of, stock_config, to_stock
 from headwise.hub.surgery import check_uniform
 from headwise.model import GPT
@@ -90,7 +90,7 @@ def save_transformers(
     folder = Path(folder)
     if folder.exists() and not overwrite and (not folder.is_dir() or any(folder.iterdir())):
         raise FileExistsError(f"{folder} is there already; remove it, or give another folder")
-    with replacing_folder(folder) as temporary, without_bars():
+    with replacing_folder(folder) as temporary, quiet_library():
         cast(Any, model).save_pretrained(temporary, max_shard_size=SHARD)
         if tokenizer is not None:
             tokenizer.save_pretrained(temporary)

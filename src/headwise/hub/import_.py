@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from torch import nn
 
-from headwise.hub.opening import without_bars
+from headwise.hub.opening import load_pretrained
 from headwise.hub.stock import CLASSES, EPS, ROPE_BASE, Family, from_stock
 from headwise.model import GPT, GPTConfig
 from headwise.text import Tokenizer
@@ -53,17 +53,13 @@ def import_folder(folder: Path | str) -> tuple[GPT, Tokenizer]:
         FileNotFoundError: no such folder.
         ValueError: ours cannot hold the model or read its tokenizer; the vocabularies differ.
     """
-    from transformers import AutoModelForCausalLM
-
     folder = Path(folder)
     if not (folder / "config.json").is_file():
         raise FileNotFoundError(f"{folder} holds no config.json, so it is no folder of a transformers model")
     if not (folder / "tokenizer.json").is_file():
         raise FileNotFoundError(f"{folder} holds no tokenizer.json, which a GPT of headwise needs")
     tokenizer = Tokenizer.from_file(folder / "tokenizer.json")
-    with without_bars():
-        loaded: nn.Module = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, dtype="auto")
-    model = from_transformers(loaded.eval())
+    model = from_transformers(load_pretrained(str(folder), None, "AutoModelForCausalLM"))
     if tokenizer.vocab_size != model.config.vocab_size:
         raise ValueError(
             f"{folder}: the tokenizer has {tokenizer.vocab_size} tokens but the model "

@@ -6,6 +6,7 @@ What is in Hugging Face's cache is taken from there; the network is asked only f
 from __future__ import annotations
 
 import json
+import math
 import socket
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -36,10 +37,21 @@ T = TypeVar("T")
 
 def open_pretrained(source: str, device: str | torch.device, dtype: torch.dtype | None) -> Subject:
     """Open a Hugging Face folder or name; raises as `open_subject`."""
+    model = load_pretrained(source, dtype)
+    return PretrainedSubject(model.to(device), _tokenizer(transformers(), source), source)
+
+
+def load_pretrained(source: str, dtype: torch.dtype | None, bare: str = "AutoModel") -> Any:
+    """Return the model of a Hugging Face folder or name, on the CPU and in eval mode.
+
+    dtype: of the weights; None for that in which they are stored. bare: the class for a config that names
+    none. Raises as `open_subject`.
+    """
     library = transformers()
     config = _config(library, source)
     _refuse_quantised(config, source)
-    kind = _model_class(library, config, source)
+    kind = _model_class(library, config, source, bare)
+    _refuse_other_size(kind, config, source)
     try:
         model, loaded = _nearest(
             source,
@@ -68,13 +80,13 @@ def open_pretrained(source: str, device: str | torch.device, dtype: torch.dtype 
             f"the weights of {source} lack {', '.join(missing[:3])}{' and more' * (len(missing) > 3)}, which "
             f"{kind.__name__} has; config.json and weights must come from the same model"
         )
-    return PretrainedSubject(model.to(device).eval(), _tokenizer(library, source), source)
+    return model.eval()
 
 
 def _nearest(source: str, load: Callable[..., T]) -> T:
     """Load from the folder or the cache, else from the network if there is one; raises OSError."""
     try:
-        with without_bars():
+        with quiet_library():
             return load(local_files_only=True)
     except OSError:
         if Path(source).is_dir() or not _online():
@@ -134,7 +146,44 @@ def _refuse_quantised(config: Any, source: str) -> None:
     )
 
 
-def _model_class(library: Any, config: Any, source: str) -> Any:
+def _refuse_other_size(kind: Any, config: Any, source: str) -> None:
+    """Raise ValueError where a folder's config describes a far larger model than its weights are of.
+
+    Fields that a config lacks become those of the largest models, which would fill the memory with noise.
+    """
+    stored = _stored_numbers(Path(source))
+    if stored is None:
+        return
+    try:
+        with torch.device("meta"):
+            model = kind(config) if hasattr(kind, "forward") else kind.from_config(config)
+    except Exception:  # of many kinds; said in better words when the weights are read
+        return
+    described = sum(parameter.numel() for parameter in model.parameters())
+    if described > 2 * stored:
+        raise ValueError(
+            f"config.json of {source} describes a model of {described:,} numbers, but its weights are "
+            f"{stored:,}; it lacks sizes, such as the number of layers, or is of another model: fetch it "
+            "again"
+        )
+
+
+def _stored_numbers(folder: Path) -> int | None:
+    """Return how many numbers a folder's safetensors files hold, None where that cannot be read."""
+    from safetensors import SafetensorError, safe_open
+
+    files = sorted(folder.glob("*.safetensors"))
+    total = 0
+    try:
+        for file in files:
+            with safe_open(file, "pt") as tensors:
+                total += sum(math.prod(tensors.get_slice(name).get_shape()) for name in tensors.keys())  # noqa: SIM118
+    except (OSError, SafetensorError):
+        return None
+    return total if files else None
+
+
+def _model_class(library: Any, config: Any, source: str, bare: str) -> Any:
     """Return the class that the checkpoint was saved from."""
     for name in config.architectures or ():
         kind = getattr(library, name, None)
@@ -145,7 +194,7 @@ def _model_class(library: Any, config: Any, source: str) -> Any:
             f"{source} is a {config.architectures[0]}, which transformers {library.__version__} does not "
             "know; install a newer one, or load it yourself and use hub.Subject.of(model, tokenizer)"
         )
-    return library.AutoModel
+    return getattr(library, bare)
 
 
 def _tokenizer(library: Any, source: str) -> Any:
@@ -163,14 +212,19 @@ def _tokenizer(library: Any, source: str) -> Any:
 
 
 @contextmanager
-def without_bars() -> Iterator[None]:
-    """Keep the library from drawing progress bars over ours, where nothing is downloaded."""
+def quiet_library() -> Iterator[None]:
+    """Keep the library from drawing progress bars over ours, where nothing is downloaded, and from reports.
+
+    What its reports say of missing weights is an error of ours.
+    """
     logging = transformers().utils.logging
-    shown = logging.is_progress_bar_enabled()
+    shown, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
     logging.disable_progress_bar()
+    logging.set_verbosity_error()
     try:
         yield
     finally:
+        logging.set_verbosity(verbosity)
         if shown:
             logging.enable_progress_bar()
 

@@ -266,6 +266,10 @@ def open_subject(
         FileNotFoundError: there is no such folder, and no such name in reach.
         ValueError: it holds no model that can be read; the text says why and what to do.
     """
+    if not str(source).strip():
+        raise ValueError(
+            "a model is named by a folder or a name of Hugging Face, got ''; give . for this folder"
+        )
     folder = Path(source)
     if not _is_hugging_face(folder, str(source)):
         model, tokenizer = load_model(folder, device)
