@@ -29,6 +29,7 @@ VERBS = {
     "group": "Give a model fewer key/value heads, without training, so that it computes nearly the same.",
     "prune": "Take heads out of a model, the dispensable ones first.",
     "judge": "Judge models against a parent: loss, retrieval, cache, parameters and time, in one table.",
+    "uptrain": "Let a model that lost heads learn on, from text and from its parent.",
     "export": "Write a model of headwise as a folder that stock transformers and vLLM load.",
     "import": "Write a Hugging Face model as a model folder of headwise, to train or cut it here.",
     "cost": "What a model costs: parameters, memory, FLOPs; by formula and measured.",

@@ -18,9 +18,13 @@ def check_new_folder(folder: Path) -> None:
 
 
 def write_like(subject: Subject, model: nn.Module, folder: Path) -> list[str]:
-    """Write a model made of a subject's, in the same kind of folder; return what is to be told."""
+    """Write a model made of a subject's, in the same kind of folder; return what is to be told.
+
+    The folder keeps what the model was made of.
+    """
     from headwise.compress import level
     from headwise.hub.export import save_transformers
+    from headwise.hub.origin import write_origin
     from headwise.hub.subject import OwnSubject
     from headwise.hub.surgery import head_counts
     from headwise.model import GPT, save_model
@@ -28,6 +32,7 @@ def write_like(subject: Subject, model: nn.Module, folder: Path) -> list[str]:
     check_new_folder(folder)
     if isinstance(subject, OwnSubject) and isinstance(model, GPT):
         save_model(folder, model, subject.tokenizer)
+        write_origin(folder, subject.name)
         return []
     notes = []
     if len(set(head_counts(model))) > 1:
@@ -38,4 +43,5 @@ def write_like(subject: Subject, model: nn.Module, folder: Path) -> list[str]:
             "key/value heads in each: it computes the same, but its cache is that large"
         )
     save_transformers(folder, model, getattr(subject, "tokenizer", None))
+    write_origin(folder, subject.name)
     return notes

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from headwise.compress.validity import check_probe as check_probe
     from headwise.compress.verdicts import PassKeys as PassKeys
     from headwise.compress.verdicts import recall_verdict as recall_verdict
+    from headwise.compress.uptraining_folder import UptrainOutcome as UptrainOutcome
+    from headwise.compress.uptraining_folder import uptrain_folder as uptrain_folder
+    from headwise.compress.uptraining_plan import UptrainConfig as UptrainConfig
 
 __getattr__, __all__ = lazy_exports(
     __name__,
@@ -48,5 +51,7 @@ __getattr__, __all__ = lazy_exports(
         "headwise.compress.uptraining": ["UptrainResult", "uptrain"],
         "headwise.compress.validity": ["check_probe"],
         "headwise.compress.verdicts": ["PassKeys", "recall_verdict"],
+        "headwise.compress.uptraining_folder": ["UptrainOutcome", "uptrain_folder"],
+        "headwise.compress.uptraining_plan": ["UptrainConfig"],
     },
 )

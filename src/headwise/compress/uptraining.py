@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from pydantic import ValidationError
 from torch import Tensor, nn
 
 from headwise.hub.modes import evaluating
@@ -24,6 +25,7 @@ from headwise.hub.surgery import next_token_logits
 from headwise.model import GPT
 from headwise.text import Batches, TokenFile
 from headwise.training.config import LEARNING_RATES, MATRIX_LEARNING_RATE, TrainingConfig
+from headwise.training.config_file import described
 from headwise.training.evaluation import token_losses
 from headwise.training.learner import Learner, Loss, cross_entropy
 from headwise.training.trainer import own_random_numbers
@@ -203,7 +205,10 @@ def uptraining_recipe(tokens: int, tokens_per_step: int, **fields: Any) -> Train
     if optimizer == "muon":
         rates["matrix_learning_rate"] = RATE_SHARE * MATRIX_LEARNING_RATE
     given = {name: value for name, value in fields.items() if value is not None}
-    return TrainingConfig(**rates | given | {"max_steps": max(1, -(-tokens // tokens_per_step))})
+    try:
+        return TrainingConfig(**rates | given | {"max_steps": max(1, -(-tokens // tokens_per_step))})
+    except ValidationError as error:
+        raise ValueError("; ".join(described(detail) for detail in error.errors())) from None
 
 
 def learner_of(model: nn.Module, recipe: TrainingConfig, parent: nn.Module | None, kl: float) -> Learner:

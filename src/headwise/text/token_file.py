@@ -16,12 +16,10 @@ import struct
 import weakref
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
-
-from headwise.text.tokenizer import Tokenizer
 
 _MAGIC = b"HEADWISE"
 _VERSION = 1
@@ -29,7 +27,19 @@ _HEADER = struct.Struct("<8sIIQ32s8x")
 _TYPES: dict[int, np.dtype[np.uint16] | np.dtype[np.uint32]] = {2: np.dtype("<u2"), 4: np.dtype("<u4")}
 
 
-def write_tokens(path: Path, arrays: Iterable[npt.NDArray[Any]], tokenizer: Tokenizer) -> int:
+class Vocabulary(Protocol):
+    """What a token file knows of the tokenizer that wrote it, such as a `Tokenizer`."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Ids run from 0 to one less."""
+
+    @property
+    def hash(self) -> str:
+        """A sha256 in hexadecimal, which two tokenizers share only if they are the same."""
+
+
+def write_tokens(path: Path, arrays: Iterable[npt.NDArray[Any]], tokenizer: Vocabulary) -> int:
     """Write arrays of ids to `path` as one token file, in bounded memory; return how many ids there are."""
     width = 2 if tokenizer.vocab_size <= 1 << 16 else 4
     count = 0
@@ -47,7 +57,7 @@ def write_tokens(path: Path, arrays: Iterable[npt.NDArray[Any]], tokenizer: Toke
 class TokenFile:
     """A token file opened for reading: `path`, `count` ids, and the `tokenizer_hash` they belong to."""
 
-    def __init__(self, path: Path | str, tokenizer: Tokenizer | None = None) -> None:
+    def __init__(self, path: Path | str, tokenizer: Vocabulary | None = None) -> None:
         """Open and check a token file.
 
         Args:

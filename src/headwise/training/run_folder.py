@@ -23,6 +23,7 @@ from typing import Any
 
 from headwise.files import write_json, write_text
 from headwise.training.config import RunConfig
+from headwise.training.metrics import read_metrics
 
 try:
     import fcntl
@@ -167,6 +168,20 @@ class RunFolder:
             return None
         values: dict[str, Any] = json.loads(self.result.read_text(encoding="utf-8"))
         return TrainResult(**values | {"folder": self.path})
+
+    def tokens_trained(self) -> int | None:
+        """How many tokens the run here has learned from; None if there is no run.
+
+        Raises:
+            ValueError: its log is damaged.
+        """
+        done = self.read_result()
+        if done is not None:
+            return done.tokens
+        if not (self.path / "metrics.jsonl").is_file():
+            return None
+        steps = [record["tokens"] for record in read_metrics(self.path) if record["event"] == "step"]
+        return steps[-1] if steps else None
 
     def sweep(self) -> None:
         """Remove what a killed process left half written."""
