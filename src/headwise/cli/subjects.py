@@ -74,13 +74,23 @@ def open_model(source: str, device: str, unknown: Literal["error", "skip"] = "er
 
 
 def open_data(source: str, data: str | None) -> Corpus:
-    """Return the text that a verb was given, by default that which the run of the model held out."""
+    """Return the text that a verb was given, by default that which the run of the model held out, or the run
+    of the model that it was made of."""
+    from headwise.hub.origin import origin_of
     from headwise.text.corpus import open_corpus
     from headwise.training.run_data import held_out_text
 
     if data is not None:
         return open_corpus(data)
-    return held_out_text(source) or open_corpus(_DEFAULT_DATA)
+    seen: set[str] = set()
+    origin: str | None = source
+    while origin is not None and origin not in seen:
+        found = held_out_text(origin)
+        if found is not None:
+            return found
+        seen.add(origin)
+        origin = origin_of(origin)
+    return open_corpus(_DEFAULT_DATA)
 
 
 def read_texts(
