@@ -39,8 +39,6 @@ SETTINGS, TEXT = "uptrain.json", "text"
 
 _MAY_CHANGE = frozenset({"parent", "device", "controls"})
 _KEPT_OF_THE_PARENT = (
-    "optimizer",
-    "matrix_momentum",
     "batch_size",
     "grad_accumulation",
     "beta1",
@@ -217,12 +215,15 @@ def recipes(
     folder = RunFolder(parent)
     before = folder.read_config().training if folder.config.is_file() else None
     values: dict[str, Any] = {}
-    if before is not None and config.optimizer in (None, before.optimizer):
+    if before is not None:
         values = {name: getattr(before, name) for name in _KEPT_OF_THE_PARENT}
+    optimizer = config.optimizer or (before.optimizer if before else "muon" if own else "adamw")
+    values["optimizer"] = optimizer
+    if before is not None and before.optimizer == optimizer:
         peak, matrix = before.peak_rate, before.matrix_rate
+        values["matrix_momentum"] = before.matrix_momentum
     else:
-        values["optimizer"] = config.optimizer or ("muon" if own else "adamw")
-        peak = LEARNING_RATES[values["optimizer"]] if own else STOCK_RATE
+        peak = LEARNING_RATES[optimizer] if own else STOCK_RATE
         matrix = MATRIX_LEARNING_RATE
     if before is None and not own:
         values["batch_size"] = STOCK_BATCH
@@ -242,7 +243,7 @@ def recipes(
     def recipe(factor: float, given: UptrainConfig) -> TrainingConfig:
         rates = {"learning_rate": given.learning_rate or factor * peak}
         matrix_rate = given.matrix_learning_rate
-        if values["optimizer"] == "muon":
+        if optimizer == "muon":
             matrix_rate = matrix_rate or factor * matrix
         return uptraining_recipe(
             tokens, size * length, **values | rates | {"matrix_learning_rate": matrix_rate}
