@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from headwise.compress.recalling import why_no_recall as why_no_recall
     from headwise.compress.uptraining import UptrainResult as UptrainResult
     from headwise.compress.uptraining import uptrain as uptrain
-    from headwise.compress.validity import check_probe as check_probe
-    from headwise.compress.verdicts import PassKeys as PassKeys
-    from headwise.compress.verdicts import recall_verdict as recall_verdict
     from headwise.compress.uptraining_folder import UptrainOutcome as UptrainOutcome
     from headwise.compress.uptraining_folder import uptrain_folder as uptrain_folder
     from headwise.compress.uptraining_plan import UptrainConfig as UptrainConfig
+    from headwise.compress.validity import check_probe as check_probe
+    from headwise.compress.verdicts import PassKeys as PassKeys
+    from headwise.compress.verdicts import recall_verdict as recall_verdict
 
 __getattr__, __all__ = lazy_exports(
     __name__,
