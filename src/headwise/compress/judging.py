@@ -253,9 +253,7 @@ def judge(
         return result
 
     text = [told(loss) for loss in _text_losses(models, rows)]
-    recalled = [
-        told(recall_verdicts(models, task, gaps)) for task in recall
-    ]
+    recalled = [told(recall_verdicts(models, task, gaps)) for task in recall]
     predicted = [token for row in rows for token in row[:, 1:].flatten().tolist()]
     parent = subjects[0]
     text_bytes = sum(len(parent.token_bytes(i)) for i in predicted if i not in parent.special_ids)
