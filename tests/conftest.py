@@ -24,7 +24,7 @@ def ctrl_c_is_heard() -> Iterator[None]:
 RECALLED = "abcdefghijklmnopqrstuvwxyz 0123456789.\n"
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_recaller() -> Callable[..., OwnSubject]:
     """Build a model by hand that says, at each character, what followed it where it stood before.
 

@@ -55,14 +55,13 @@ def test_what_a_child_has_forgotten_is_lost_in_recall_exactly(make_recaller: Mak
 
 def test_the_gate_is_the_parents_and_holds_in_each_range_of_gaps(make_recaller: Make) -> None:
     good, bad = make_recaller(), make_recaller(knows=20)
-    for verdict in judged([bad, good], gaps=[8, 16]).recall:
+    found = judged([bad, good], gaps=[8, 16])
+    for verdict in found.recall:
         assert verdict.shares[0] < GATE
         assert verdict.shares[1] == 1.0
         assert not verdict.can_judge
-    table = judged([bad, good], gaps=[8, 16]).table
-    assert {*table[table["measure"] == "recall"]["verdict"]} == {"cannot judge"}
-    assert {*table[table["measure"] == "loss"]["verdict"]} == {""}
-    assert {*judged([good, bad]).table["verdict"]} == {""}
+    assert {*found.table[found.table["measure"] == "recall"]["verdict"]} == {"cannot judge"}
+    assert {*found.table[found.table["measure"] == "loss"]["verdict"]} == {""}
 
 
 def test_the_table_and_json_say_the_same(make_recaller: Make) -> None:

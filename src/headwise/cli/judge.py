@@ -234,7 +234,7 @@ def judge(
             seconds=seconds if timing else None,
             on_progress=progress,
         )
-    if tasks and recall_keys is None and not any(verdict.can_judge for verdict in found.recall):
+    if tasks and recall_keys is None and not any(v.can_judge for v in found.recall if v.gaps is None):
         notes.append(
             "the parent does not recall what was drawn from its vocabulary; if it learned from lines of "
             "recall, name their characters with --recall-keys and --recall-values"

@@ -176,6 +176,8 @@ def _draw_loss(axes: Axes, j: Judgement, names: Sequence[str], letters: Letterin
     axes.set_yticks(range(len(names)), names, fontfamily=letters.families)
     axes.set_ylim(len(names) - 0.5, -0.7)
     axes.margins(x=0.25)
+    if not any(loss.more for loss in j.text):
+        axes.set_xlim(-0.1, 0.1)
     axes.set_xlabel("nats per token more than the parent")
     axes.set_title("Loss, with 95 % intervals", fontsize="medium")
 
@@ -187,7 +189,8 @@ def _draw_pairs(axes: Axes, verdicts: Sequence[Verdict]) -> None:
         here = [v for v in verdicts if v.power == power]
         _lines(axes, here, [v.pairs or 0 for v in here], style)
         axes.plot([], [], style, color="grey", label=_spread(here[0]))
-    axes.legend(fontsize="small", loc="lower left", title="questions spread", title_fontsize="small")
+    if len(powers) > 1:
+        axes.legend(fontsize="small", loc="lower left", title="questions spread", title_fontsize="small")
     axes.set_xlabel("pairs in a row")
     axes.set_xscale("log", base=2)
     axes.set_xticks(pairs, [str(n) for n in pairs])
@@ -239,9 +242,8 @@ def _finish(axes: Axes, verdicts: Sequence[Verdict], title: str) -> None:
         )
     failed = [v for v in verdicts if not v.can_judge]
     if failed:
-        where = "here" if len(failed) == len(verdicts) else f"{len(failed)} of {len(verdicts)} points"
-        told = f"{CANNOT} ({where}):\nthe parent misses the gate"
-        axes.text(0.5, 0.5, told, transform=axes.transAxes, ha="center", va="center", fontsize="small")
+        where = "" if len(failed) == len(verdicts) else f" at {len(failed)} of {len(verdicts)} points"
+        title += f"\n{CANNOT}{where}: the parent misses the gate"
     axes.set_ylim(-0.05, 1.05)
     axes.set_ylabel("share of right answers")
     axes.set_title(title, fontsize="medium")
@@ -273,7 +275,7 @@ def _draw_times(axes: Axes, j: Judgement) -> None:
                 label,
                 [t.median / base for t in timings],
                 [t.median / base * t.spread for t in timings],
-                [f"{1e3 * t.median:.3g} ms" for t in timings],
+                [f"{1e3 * t.median:,.{1 if t.median < 1 else 0}f} ms" for t in timings],
             )
         )
     _bars(axes, groups)

@@ -1,0 +1,162 @@
+"""headwise judge."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+
+from headwise.model import GPT, GPTConfig, save_model
+from headwise.text import Tokenizer
+
+TEXT = "the quick brown fox 12 jumps over.\n the lazy dog sits there. " * 6
+FAST = ("--no-timing", "--quiet", "--recall-rows", "4", "--recall-power", "1", "--skip", "0")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, make_recaller: Callable) -> Path:
+    """A model that recalls, one that forgets some letters, and one of another tokenizer."""
+    folder = tmp_path_factory.mktemp("models")
+    for name, knows in (("parent", None), ("forgets", 24)):
+        subject = make_recaller(knows=knows)
+        save_model(folder / name, subject.gpt, subject.tokenizer)
+    other = Tokenizer.from_alphabet("abc")
+    save_model(folder / "other", GPT(GPTConfig(vocab_size=3, d_model=8, n_head=2)), other)
+    (folder / "text.txt").write_text(TEXT, "utf-8")
+    return folder
+
+
+def test_everything_is_in_one_table_one_plot_and_json(
+    headwise: Callable, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    out, plot = tmp_path / "t.csv", tmp_path / "p.png"
+    timing = ("--timing", "--seconds", "0", "--length", "40")
+    done = headwise(
+        "judge", "parent", "forgets", "--data", "text.txt", *FAST, *timing, "--check-probe", "-o", out,
+        "--plot", plot, "--json",
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    result = json.loads(done.out.splitlines()[-1])
+    parent, child = result["models"]
+    assert (parent["name"], child["name"]) == ("parent", "forgets")
+    assert parent["cache_bytes"] == parent["predicted"] == 2 * 2 * 4 * 40 * 80 * 4
+    assert parent["speed"]["decode"]["median"] > 0
+    assert result["cache_length"] == 40
+    assert result["check"]["valid"]
+    assert [r["pairs"] for r in result["recall"] if "gaps" not in r] == [4, 8, 16]
+    assert all(r["shares"][0] == 1.0 >= r["shares"][1] and r["verdict"] == "" for r in result["recall"])
+    assert all(r["shares"][1] < 1.0 for r in result["recall"] if "gaps" not in r)
+    assert result["recall_tokens"]["keys"] == list("02468acegikmoqsuwy")
+    assert "no pass keys were asked for: parent has no tokens for" in result["notes"][0]
+    assert (result["file"], result["plot"]) == (str(out), str(plot))
+    assert "threads, PyTorch" in result["machine"]
+    table = pd.read_csv(out)
+    assert table[table["measure"] == "cache_bytes"]["value"].tolist() == [parent["cache_bytes"]] * 2
+    assert plot.stat().st_size > 20_000
+
+
+def test_the_terminal_gets_a_column_for_each_model_as_wide_as_it_is(
+    headwise: Callable, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("COLUMNS", "76")
+    done = headwise("judge", "forgets", "parent", "parent", "parent", "--data", "text.txt", *FAST)
+    assert done.code == 0, done.err
+    lines = done.out.splitlines()
+    assert [line.split() for line in lines if line.startswith(" " * 20)] == [
+        ["forgets", "parent", "parent"],
+        ["forgets", "parent"],
+    ]
+    (first, *_) = [line for line in lines if line.startswith("recall of 4 pairs, evenly")]
+    assert first.count("cannot judge") == 2
+    assert max(map(len, lines[:40])) <= 76
+    assert any("the parent does not recall what was drawn from its vocabulary" in line for line in lines)
+
+
+def test_options_reach_what_they_speak_of(
+    headwise: Callable, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    base = ("judge", "parent", "--text", TEXT, "--no-timing", "--quiet", "--json")
+
+    def run(*options: str) -> dict:  # type: ignore[type-arg]
+        done = headwise(*base, *options)
+        assert done.code == 0, done.err
+        return json.loads(done.out.splitlines()[-1])
+
+    result = run(
+        "--recall-keys", "abcde", "--recall-values", "12345", "--recall-pairs", "2,5",
+        "--recall-power", "0.5,2", "--recall-length", "40", "--recall-blank", ".", "--no-recall-answers",
+        "--recall-gaps", "10,20", "--recall-rows", "3", "--tokens", "160",
+        "--skip", "30", "--length", "12", "--seed", "5",
+    )  # fmt: skip
+    whole = [r for r in result["recall"] if "gaps" not in r]
+    assert [(r["pairs"], r["power"], r["asked"]) for r in whole] == [
+        (2, 0.5, 6), (5, 0.5, 15), (2, 2.0, 6), (5, 2.0, 15)
+    ]  # fmt: skip
+    assert {tuple(r["gaps"]) for r in result["recall"] if "gaps" in r} == {(0, 10), (10, 20), (20, 41)}
+    assert whole[0]["chance"] == 0.2
+    assert result["recall_tokens"] == {"keys": list("abcde"), "values": list("12345")}
+    assert (result["skipped"], result["tokens"], result["cache_length"]) == (30, 158, 12)
+    assert result["models"][0]["speed"] is None
+    none = run("--no-recall", "--no-passkey")
+    assert (none["recall"], none["passkey"], none["notes"]) == ([], [], [])
+    assert none["skipped"] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("parent", "other"), "parent has 39 tokens and other 3; models are judged on the same tokens"),
+        (("parent", "--text", "a b c"), "give either --text or --data, not both"),
+        (("parent", "--tokens", "1"), "--tokens must be at least 2, got 1"),
+        (("parent", "--skip", "-1"), "--skip must be at least 0, got -1"),
+        (("parent",), "the first 24,000 are to be left out; give more text, or leave out fewer (--skip 0)"),
+        (("parent", "--skip", "0", "--tokens", "40"), "an interval needs at least 2 rows of text, got 1"),
+        (("parent", "--no-recall", "--check-probe"), "--no-recall asks for no recall, so leave out"),
+        (("parent", "--no-recall", "--recall-pairs", "4"), "--no-recall asks for no recall, so leave out"),
+        (("parent", "--recall-pairs", "x"), "--recall-pairs must be numbers with commas, got 'x'"),
+        (("parent", "--skip", "0", "--recall-keys", "a"), "give keys and values both, or neither"),
+        (("parent", "--skip", "0", "--passkey"), "no pass keys can be asked for: parent has no tokens"),
+        (("parent", "--plot", "p.pdf"), "cannot draw 'p.pdf'"),
+        (("parent", "-o", "t.xls"), "cannot write 't.xls'"),
+        (("parent", "nowhere/at/all"), "nowhere/at/all"),
+    ],
+)
+def test_mistakes_are_one_line(
+    arguments: tuple[str, ...],
+    message: str,
+    headwise: Callable,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(folder)
+    done = headwise("judge", *arguments, "--data", "text.txt", "--no-timing")
+    assert done.code == 2
+    assert message in done.err
+    assert len(done.err.splitlines()) == 1
+
+
+def test_a_hugging_face_folder_is_judged_beside_ours(
+    headwise: Callable, folder: Path, tmp_path: Path
+) -> None:
+    tokenizer = Tokenizer.train("char", [TEXT])
+    torch.manual_seed(0)
+    model = GPT(GPTConfig(vocab_size=tokenizer.vocab_size, n_layer=2, n_head=4, d_model=16, block_size=32))
+    save_model(tmp_path / "ours", model, tokenizer)
+    assert headwise("export", tmp_path / "ours", "-o", tmp_path / "theirs").code == 0
+    done = headwise(
+        "judge", tmp_path / "ours", tmp_path / "theirs", "--data", folder / "text.txt", *FAST, "--timing",
+        "--seconds", "0", "--json",
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    ours, theirs = json.loads(done.out.splitlines()[-1])["models"]
+    assert abs(theirs["text"]["more"]) < 1e-5
+    for name in ("cache_bytes", "predicted"):
+        assert ours[name] == theirs[name] == 2 * 2 * 16 * 32 * 4
+    assert ours["parameters"] == theirs["parameters"]
