@@ -201,7 +201,7 @@ def test_nothing_is_kept_for_a_generation_that_never_comes():
     kept = []
     subject.model.register_forward_hook(lambda *call: kept.append(call[-1].past_key_values))
     subject.run(subject.batch([[5, 6, 7]]))
-    assert kept == [None]
+    assert set(kept) == {None}
 
 
 def test_byte_level_labels_show_spaces_newlines_and_parts_of_characters():
