@@ -316,3 +316,12 @@ def test_a_mask_that_does_not_fit_is_refused_with_the_likely_cause(
 def test_sizes_below_zero_are_refused() -> None:
     with pytest.raises(ValueError, match="T=-1"):
         Mask.causal().to_tensor(-1, 2)
+
+
+@pytest.mark.parametrize("make", [Mask.lengths, Mask.prefix])
+def test_a_length_below_0_is_refused_and_one_beyond_the_keys_means_all(
+    make: Callable[[torch.Tensor], Mask],
+) -> None:
+    with pytest.raises(ValueError, match="got -1; it counts keys from the first one on, so give at least 0"):
+        make(torch.tensor([2, -1]))
+    assert make(torch.tensor([9])).to_tensor(2, 3).all()

@@ -170,6 +170,17 @@ def test_ablate_says_how_many_heads_matter(headwise: Callable, models, data: Pat
     assert sum(line.startswith("  layer ") for line in out.splitlines()) == LAYERS * HEADS
 
 
+def test_ablate_measures_what_it_is_asked_for(headwise: Callable, models, data: Path) -> None:  # type: ignore[no-untyped-def]
+    arguments = "ablate", models[0], "--data", data, "--measure", "output", "--quiet", "--json"
+    plain, asked = last_json(headwise(*arguments)), last_json(headwise(*arguments, "--retrieval", "repeat"))
+    assert all(row["delta_retrieval"] is None for row in plain["heads"])
+    subject, texts = chosen(models[0])
+    table = ablate(subject, texts, measure="output", retrieval="repeat").table
+    assert [row["delta_retrieval"] for row in asked["heads"]] == pytest.approx(
+        table["delta_retrieval"].tolist(), abs=1e-6
+    )
+
+
 def test_ablate_on_one_text_has_no_interval(headwise: Callable, models) -> None:  # type: ignore[no-untyped-def]
     found = last_json(
         headwise("ablate", models[0], "--text", "나는 학교에", "--quiet", "--json", "--no-importance")

@@ -93,7 +93,7 @@ def test_ablation_and_importance_name_the_heads_that_are_there(pruned: OwnSubjec
     assert heads.similarity(pruned, texts, across_layers=True).notna().all(axis=None)
     for how in ("mean", "resample"):
         assert places(heads.ablate(pruned, texts, how=how).table) == KEPT
-    with pytest.raises(ValueError, match="no head 0 in layer 1: it has no heads left"):
+    with pytest.raises(ValueError, match="head 0 of layer 1, which has no heads left"):
         heads.ablate(pruned, texts, heads=[(1, 0)])
 
 

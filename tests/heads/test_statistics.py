@@ -221,9 +221,9 @@ def test_calls_and_tokens_that_disagree_are_refused(subject: Letters) -> None:
 @pytest.mark.parametrize(
     ("texts", "options", "message"),
     [
-        ([], {}, "at least one text"),
+        ([], {}, "there are no texts"),
         (["abc", ""], {}, "text 1 is empty"),
-        (["a" * 121], {}, "text 0 has 121 tokens but letters reads at most 120"),
+        (["a" * 121], {}, "text 0 has 121 tokens, but letters reads at most 120"),
         (["abc"], {"maps": [(2, 0)]}, "layer 2, but the model has layers 0 … 1"),
         (["abc"], {"maps": [(1, 4)]}, "head 4 of layer 1, which has heads 0 … 3"),
         (["abc"], {"curves": [(0, -1)]}, "head -1"),
@@ -243,7 +243,7 @@ def test_bad_input_is_named(
 
 
 def test_one_text_instead_of_a_list_is_refused(subject: Letters) -> None:
-    with pytest.raises(TypeError, match=r"write \[text\]"):
+    with pytest.raises(TypeError, match=r"give \[text\]"):
         heads.statistics(subject, "abc")
 
 

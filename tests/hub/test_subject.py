@@ -196,6 +196,14 @@ def test_running_is_in_eval_mode_and_leaves_the_mode_as_it_was():
     assert [module.training for module in model.modules()] == modes
 
 
+def test_nothing_is_kept_for_a_generation_that_never_comes():
+    subject = Subject.of(llama(), byte_level())
+    kept = []
+    subject.model.register_forward_hook(lambda *call: kept.append(call[-1].past_key_values))
+    subject.run(subject.batch([[5, 6, 7]]))
+    assert set(kept) == {None}
+
+
 def test_byte_level_labels_show_spaces_newlines_and_parts_of_characters():
     subject = Subject.of(llama(), byte_level())
     ids = subject.encode("안 a\n")

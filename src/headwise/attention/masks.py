@@ -104,7 +104,9 @@ class Mask:
     def lengths(t: Int[Tensor, " B"]) -> Mask:
         """Key padding: queries of sequence b see only its keys 0 … t[b] - 1.
 
-        t is an integer tensor (B,). Raises TypeError if it is no integer tensor, ValueError if it is not 1-D.
+        t is an integer tensor (B,). A length beyond the last key means all keys, so that one mask serves a
+        cache that grows. Raises TypeError if it is no integer tensor, ValueError if it is not 1-D or (on the
+        CPU, where numbers can be looked at without waiting) holds one below 0.
         """
         return Mask((Lengths(_one_per_sequence(t, "Mask.lengths")),))
 
@@ -296,7 +298,18 @@ def _one_per_sequence(t: Tensor, name: str) -> Tensor:
         raise ValueError(
             f"{name} needs a 1-D tensor with one length per sequence, got shape {tuple(t.shape)}"
         )
+    if _readable(t) and t.numel() and int(t.min()) < 0:
+        raise ValueError(
+            f"{name} got {int(t.min())}; it counts keys from the first one on, so give at least 0"
+        )
     return t
+
+
+def _readable(t: Tensor) -> bool:
+    """Return True if numbers can be looked at without waiting for a device or breaking a traced graph."""
+    if t.device.type != "cpu" or torch.compiler.is_compiling() or type(t) is not Tensor:
+        return False
+    return not torch._C._functorch.is_functorch_wrapped_tensor(t)
 
 
 def _table(t: Tensor, name: str) -> Tensor:

@@ -47,9 +47,12 @@ def ablate(
         typer.Option(help="Loss per token, or how far the output turns, for models that predict nothing."),
     ] = "loss",
     retrieval: Annotated[
-        Literal["repeat", "pairs", "none"],
-        typer.Option(help="Random sequences on which tokens can only be looked up, or none."),
-    ] = "repeat",
+        Literal["repeat", "pairs", "none"] | None,
+        typer.Option(
+            help="Random sequences on which tokens can only be looked up, or none. "
+            "Default: repeat; none with --measure output."
+        ),
+    ] = None,
     importance: Annotated[
         bool, typer.Option(help="Also rank heads by gradients, and say how far the two orders agree.")
     ] = True,
@@ -71,6 +74,7 @@ def ablate(
     without the head. Run it under `torchrun` to share the texts out among processes.
     """
     check_outputs(out, plot, data, model)
+    retrieval = retrieval or ("repeat" if measure == "loss" else "none")
     from headwise import heads
 
     subject = open_model(model, device, unknown)
@@ -87,7 +91,7 @@ def ablate(
                 chosen,
                 how=how,
                 measure=measure,
-                retrieval=None if retrieval == "none" or measure == "output" else retrieval,
+                retrieval=None if retrieval == "none" else retrieval,
                 seed=seed,
                 folder=work,
                 on_progress=progress,

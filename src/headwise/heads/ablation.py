@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING
 import torch
 
 from headwise.heads.documents import CLASSES, Document, Measure, Text, make_documents
+from headwise.heads.head_ids import HeadId
 from headwise.heads.intervals import rank_correlation
 from headwise.heads.progress import Progress, fingerprint, model_fingerprint
 from headwise.heads.retrieval import Task, retrieval_documents
 from headwise.heads.sharding import this_shard
 from headwise.heads.silencing import How, Silencing, check_how
-from headwise.heads.sweep import Costs, HeadId, OnProgress, Sweep, checked_heads, tokens_at_once
+from headwise.heads.sweep import Costs, OnProgress, Sweep, checked_heads, tokens_at_once
 from headwise.hub import Subject
 
 if TYPE_CHECKING:

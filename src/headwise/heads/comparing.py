@@ -12,6 +12,7 @@ from headwise.heads.documents import Document, Text, make_documents
 from headwise.heads.likeness import By, Likeness
 from headwise.heads.sweep import OnProgress, tokens_at_once
 from headwise.hub import Subject
+from headwise.hub.subject import require_subject
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -108,6 +109,8 @@ def _same(alike: Tensor, head: int) -> float:
 
 
 def _same_documents(a: Subject, b: Subject, texts: Sequence[Text]) -> list[Document]:
+    require_subject(a, "a")
+    require_subject(b, "b")
     if a.causal != b.causal:
         raise ValueError(f"only one of {a.name} and {b.name} is causal, so their heads see different tokens")
     if len(a.layers) != len(b.layers):

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from headwise.hub import Subject, TokenBatch
+from headwise.hub.subject import require_subject
 
 Text = str | Sequence[int]
 """A text, or the ids of its tokens."""
@@ -58,14 +59,20 @@ def encode_all(subject: Subject, texts: Sequence[Text], *, least: int = 1) -> li
     """Return the ids of texts.
 
     Raises ValueError for no texts, an empty one, one of fewer than `least` tokens or more than the model
-    reads, and ids outside its vocabulary; TypeError for one string instead of several.
+    reads, and ids outside its vocabulary; TypeError for one string instead of several, and for what is no
+    text.
     """
+    require_subject(subject)
     if isinstance(texts, str):
         raise TypeError("texts must be a sequence of texts, got one string; give [text]")
+    if not isinstance(texts, Sequence):
+        raise TypeError(f"texts must be a sequence of texts, got {type(texts).__name__}; give [text]")
     if not texts:
         raise ValueError("there are no texts; give at least one")
     encoded = []
     for number, text in enumerate(texts):
+        if not isinstance(text, Sequence):
+            raise TypeError(f"text {number} must be a text or a list of ids, got {type(text).__name__}")
         if not len(text):
             raise ValueError(f"text {number} is empty; leave it out")
         ids = subject.encode(text) if isinstance(text, str) else list(text)

@@ -19,7 +19,7 @@ from headwise.attention.request import WeightsOf
 from headwise.heads.seam import AttentionCall, observe
 from headwise.heads.statistics_columns import Column
 from headwise.heads.weights import weights_of
-from headwise.hub.subject import Subject
+from headwise.hub.subject import Subject, require_subject
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -127,6 +127,7 @@ def induction_scores(
     """
     import pandas
 
+    require_subject(subject)
     once = _fitting(subject, 50, 2) if period is None else period
     if period is not None and period < 3:
         raise ValueError(f"period must be 3 tokens or more to tell heads apart, got {period}")

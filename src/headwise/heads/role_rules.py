@@ -81,6 +81,8 @@ def roles(table: pd.DataFrame) -> pd.DataFrame:
     """
     import pandas as pd
 
+    if not isinstance(table, pd.DataFrame):
+        raise TypeError(f"table must be the table of statistics(…), got {type(table).__name__}")
     missing = [name for name in ("layer", "head") if name not in table.columns]
     if missing:
         raise ValueError(f"table has no column {missing[0]!r}; give the table of statistics(…)")

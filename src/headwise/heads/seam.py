@@ -44,6 +44,8 @@ def observe(
     Raises ValueError for a model without attention that can be observed, and for gates or fills that do not
     fit its layers; TypeError for such as are no tensors.
     """
+    if observer is not None and not callable(observer):
+        raise TypeError(f"observer must be a function of an AttentionCall, got {type(observer).__name__}")
     layers = attention_layers(model)
     gate_of = _gates(gates, layers)
     fill_of = _fills(fills, layers)

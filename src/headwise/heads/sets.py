@@ -10,9 +10,10 @@ from itertools import combinations
 from typing import TYPE_CHECKING
 
 from headwise.heads.documents import CLASSES, Text, make_documents
+from headwise.heads.head_ids import HeadId
 from headwise.heads.intervals import per_token
 from headwise.heads.silencing import How, Silencing
-from headwise.heads.sweep import Costs, HeadId, OnProgress, Sweep, checked_heads, tokens_at_once
+from headwise.heads.sweep import Costs, OnProgress, Sweep, checked_heads, tokens_at_once
 from headwise.hub import Subject
 
 if TYPE_CHECKING:

@@ -11,11 +11,13 @@ import torch
 from torch import Tensor
 
 from headwise.attention.request import WeightsOf
+from headwise.heads.documents import encode_all
+from headwise.heads.head_ids import HeadId, check_heads
 from headwise.heads.sampled_queries import Sample
 from headwise.heads.seam import AttentionCall, observe
 from headwise.heads.sharding import gathered, this_shard
 from headwise.heads.statistics_reduction import columns, length_factors, reduce_call
-from headwise.heads.statistics_result import Head, HeadMap, HeadStatistics
+from headwise.heads.statistics_result import HeadMap, HeadStatistics
 from headwise.heads.weights import weights_of
 from headwise.hub import AttentionLayer, Subject, TokenBatch
 
@@ -37,7 +39,7 @@ class StatisticsCollector:
         layers: Sequence[AttentionLayer],
         *,
         received: bool = True,
-        curves: Collection[Head] = (),
+        curves: Collection[HeadId] = (),
         every: int = 1,
     ) -> None:
         check_every(every)
@@ -53,7 +55,7 @@ class StatisticsCollector:
             for layer in layers
         }
         self._factors: dict[int, Tensor | None] = {}
-        self._received: dict[Head, list[Tensor]] = {head: [] for head in sorted(self.curves)}
+        self._received: dict[HeadId, list[Tensor]] = {head: [] for head in sorted(self.curves)}
 
     @torch.no_grad()
     def update(self, call: AttentionCall, batch: TokenBatch, keys: TokenBatch | None = None) -> None:
@@ -124,24 +126,13 @@ def check_every(every: int) -> None:
         raise ValueError(f"every must be at least 1, which looks at all queries, got {every}")
 
 
-def check_heads(layers: Sequence[AttentionLayer], heads: Collection[Head], name: str) -> None:
-    """Raise ValueError unless all these heads, (layer, head), exist."""
-    have = {layer.index: layer.n_head for layer in layers}
-    for layer, head in heads:
-        if layer not in have:
-            raise ValueError(f"{name} names layer {layer}, but the model has layers 0 … {len(have) - 1}")
-        if not 0 <= head < have[layer]:
-            there = f"heads 0 … {have[layer] - 1}" if have[layer] else "no heads left"
-            raise ValueError(f"{name} names head {head} of layer {layer}, which has {there}")
-
-
 def statistics(
     subject: Subject,
     texts: Sequence[str | Sequence[int]],
     *,
     received: bool = True,
-    curves: Collection[Head] = (),
-    maps: Collection[Head] = (),
+    curves: Collection[HeadId] = (),
+    maps: Collection[HeadId] = (),
     map_tokens: int = 1024,
     repeated: bool = False,
     every: int = 1,
@@ -162,17 +153,13 @@ def statistics(
     Raises ValueError for no texts, an empty text, one that is longer than the model can read or than
     map_tokens, for a head that does not exist, and for a model that gives NaN.
     """
-    if isinstance(texts, str):
-        raise TypeError("texts must be a list of texts, got one text; write [text]")
-    if not texts:
-        raise ValueError("statistics needs at least one text, got none")
+    ids = encode_all(subject, texts)
     check_heads(subject.layers, maps, "maps")
     shard = this_shard()
     if shard.world > 1 and (maps or curves):
         raise ValueError("maps and curves are kept in one process; ask for them without torch.distributed")
     collector = StatisticsCollector(subject.layers, received=received, curves=curves, every=every)
-    kept: dict[Head, list[HeadMap]] = {head: [] for head in sorted(maps)}
-    ids = [subject.encode(text) if isinstance(text, str) else list(text) for text in texts]
+    kept: dict[HeadId, list[HeadMap]] = {head: [] for head in sorted(maps)}
     if maps:
         for number, text in enumerate(ids):
             if len(text) > map_tokens:
@@ -227,7 +214,7 @@ def batches(ids: Sequence[Sequence[int]], tokens: int) -> Iterator[tuple[int, li
         yield start, group
 
 
-def _maps(call: AttentionCall, wanted: Collection[Head]) -> Iterator[tuple[Head, Tensor]]:
+def _maps(call: AttentionCall, wanted: Collection[HeadId]) -> Iterator[tuple[HeadId, Tensor]]:
     """Return the weights (B, T, S) of those heads of this layer that are wanted."""
     heads = [head for layer, head in wanted if layer == call.layer.index]
     if heads:

@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch import Tensor
 
+from headwise.heads.head_ids import HeadId
 from headwise.heads.statistics_columns import Column
 
 if TYPE_CHECKING:
     import pandas as pd
 
-
-Head = tuple[int, int]
-"""A layer and a head of it, both from 0."""
 
 T = TypeVar("T")
 
@@ -43,9 +41,9 @@ class HeadStatistics:
     sums: dict[int, Tensor]
     """By layer, (3, columns, H) float64: sums, sums of what equal weights score, and counts."""
     columns: tuple[Column, ...]
-    maps: dict[Head, list[HeadMap]] = field(default_factory=dict)
+    maps: dict[HeadId, list[HeadMap]] = field(default_factory=dict)
     """By layer and head, the weights of chosen heads, a map per text."""
-    received: dict[Head, list[Tensor]] = field(default_factory=dict)
+    received: dict[HeadId, list[Tensor]] = field(default_factory=dict)
     """By layer and head, for chosen heads: per text, the share of its attention that each key gets."""
     repeated: pd.DataFrame | None = None
     """The scores on repeated random tokens, if asked for; they are columns of the table as well."""
@@ -86,9 +84,9 @@ class HeadStatistics:
 
         return pandas.DataFrame(rows)
 
-    def _by_head(self) -> tuple[dict[Head, list[float]], ...]:
+    def _by_head(self) -> tuple[dict[HeadId, list[float]], ...]:
         """Return averages, what equal weights score, and counts, by layer and head."""
-        out: tuple[dict[Head, list[float]], ...] = ({}, {}, {})
+        out: tuple[dict[HeadId, list[float]], ...] = ({}, {}, {})
         for layer, sums in sorted(self.sums.items()):
             sums = sums.cpu()
             numbers = sums[0] / sums[2], sums[1] / sums[2], sums[2]  # (columns, H) each; 0/0 is NaN
@@ -136,5 +134,5 @@ class HeadStatistics:
         )
 
 
-def _joined(a: Mapping[Head, list[T]], b: Mapping[Head, list[T]]) -> dict[Head, list[T]]:
+def _joined(a: Mapping[HeadId, list[T]], b: Mapping[HeadId, list[T]]) -> dict[HeadId, list[T]]:
     return {head: [*a.get(head, []), *b.get(head, [])] for head in dict.fromkeys((*a, *b))}

@@ -14,15 +14,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from headwise.heads.documents import CLASSES, NOTHING, Batch, Document, Measure, batches_of, make_batch
+from headwise.heads.head_ids import HeadId, check_heads
 from headwise.heads.intervals import Estimate, per_token
 from headwise.heads.progress import Progress
 from headwise.heads.replay import Replayer
 from headwise.heads.sharding import gathered, this_shard
 from headwise.heads.silencing import Silencing
 from headwise.hub import Subject
-
-HeadId = tuple[int, int]
-"""A layer and a head, both counted from 0."""
+from headwise.hub.subject import require_subject
 
 OnProgress = Callable[[int, int], None]
 """Told how much is done, of how much."""
@@ -171,6 +170,7 @@ def tokens_at_once(subject: Subject, tokens: int | None) -> int:
     On a CPU few texts with many heads at once are best: what is the same for all heads need not be copied.
     Raises ValueError for fewer than 1.
     """
+    require_subject(subject)
     if tokens is None:
         return TOKENS if subject.device.type == "cpu" else TOKENS_ON_A_GPU
     if tokens < 1:
@@ -185,19 +185,12 @@ def all_heads(subject: Subject) -> list[HeadId]:
 
 def checked_heads(subject: Subject, heads: Collection[HeadId] | None) -> list[HeadId]:
     """Return the heads in order, all for None; raise ValueError for one that is not there, or twice."""
+    require_subject(subject)
     if heads is None:
         return all_heads(subject)
-    if not heads:
+    if isinstance(heads, Collection) and not heads:
         raise ValueError("heads is empty; name at least one (layer, head), or leave it out for all")
-    for layer, head in heads:
-        if not 0 <= layer < len(subject.layers):
-            raise ValueError(
-                f"there is no layer {layer}: {subject.name} has layers 0 … {len(subject.layers) - 1}"
-            )
-        if not 0 <= head < subject.layers[layer].n_head:
-            number = subject.layers[layer].n_head
-            there = f"heads 0 … {number - 1}" if number else "no heads left"
-            raise ValueError(f"there is no head {head} in layer {layer}: it has {there}")
+    check_heads(subject.layers, heads, "heads")
     if len(set(heads)) < len(heads):
         raise ValueError("a head is named twice; name each once")
     return sorted(heads)

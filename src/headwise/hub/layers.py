@@ -76,6 +76,8 @@ def attention_layers(model: nn.Module) -> list[AttentionLayer]:
     Raises:
         ValueError: it has none that can be observed; the text says why.
     """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model must be a module of PyTorch, got {type(model).__name__}")
     _refuse_what_runs_copies(model)
     layers = [_own(name, module) for name, module in model.named_modules() if _is_own(module)]
     names: dict[nn.Module, str] = {}

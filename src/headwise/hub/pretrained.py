@@ -109,7 +109,9 @@ class PretrainedSubject(Subject):
         )
 
     def forward(self, batch: TokenBatch) -> Tensor:
-        inputs = {"input_ids": batch.ids}
+        inputs: dict[str, Any] = {"input_ids": batch.ids}
+        if "use_cache" in self._accepted:
+            inputs["use_cache"] = False  # nothing is generated, and keys and values of all layers are large
         if not bool(batch.real.all()):
             inputs["attention_mask"] = batch.real.long()
             if "position_ids" in self._accepted and self._padding_position is None:

@@ -252,6 +252,16 @@ class OwnSubject(Subject):
         return logits
 
 
+def require_subject(given: object, name: str = "subject") -> None:
+    """Raise TypeError unless this is a subject; name: of the argument."""
+    if not isinstance(given, Subject):
+        raise TypeError(
+            f"{name} must be a hub.Subject, got {type(given).__name__}; open one with "
+            "hub.open_subject(folder), or put a model and its tokenizer together with "
+            "hub.Subject.of(model, tokenizer)"
+        )
+
+
 def open_subject(
     source: Path | str, device: str | torch.device = "cpu", dtype: torch.dtype | None = None
 ) -> Subject:
