@@ -66,6 +66,16 @@ def test_expanded_and_grouped_back_is_unchanged(
     assert gap(result.model, parent) < EXACT
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_nine_heads_come_back_to_three(method: Method, make: Make, rows: list[Tensor], gap: Gap) -> None:
+    parent = make("Llama", heads=9, kv=3)
+    wide = expand(parent)
+    assert head_counts(wide) == [(9, 9)] * 2
+    result = group(wide, 3, method, rows)
+    assert result.after == [(9, 3)] * 2
+    assert gap(result.model, parent) < EXACT
+
+
 @pytest.mark.parametrize("kind", [*KINDS, "Llama", "Qwen2", "Starcoder2", "Cohere"])
 def test_scrambled_heads_are_recovered_in_closed_form_and_ruined_by_the_mean(
     kind: str, make: Make, rows: list[Tensor], gap: Gap, scramble: Make

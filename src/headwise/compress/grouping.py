@@ -59,7 +59,8 @@ class GroupResult:
     partitions: list[Partition]
     """Which key/value heads were merged in each layer."""
     candidates: dict[tuple[Method, Groups], float] = field(default_factory=dict)
-    """What `method="auto"` measured: the loss of each candidate on the held-out text, in nats per token."""
+    """What `auto` chose by: the loss of each candidate, in nats per token, on text that none was fitted to.
+    The least of them flatters the one chosen; what it is worth is its loss on text that nothing has seen."""
 
     @property
     def cache_share(self) -> float:
@@ -83,12 +84,13 @@ def group(
     method: `mean`, `first`, `mean+renorm` look at the weights only. `aligned` and `aligned+renorm` turn heads
         to one another first, `closed` finds the best shared head, `fitted` goes on from there until every
         head attends as nearly as it did as it can; these need calibration texts. Each layer is calibrated on
-        what the converted layers below it give. `auto` measures all of them on held-out text and keeps the
-        best.
+        what the converted layers below it give. `auto` measures all of them on text that they were not
+        fitted to and keeps the best.
     texts: calibration texts, some 10,000 to 50,000 tokens; or rows of token ids (B, T), which a bare model
         needs.
     groups: `contiguous` merges neighbours, `similar` the heads that are most alike; `auto` measures both.
-    held_out: what `auto` measures on, texts or rows like `texts`; default the last fifth of the rows.
+    held_out: what `auto` chooses by, texts or rows like `texts`; default the last fifth of `texts`. Judge
+        what it gives on other text.
 
     Raises:
         ValueError: numbers of heads that do not divide those there are or are more; an unknown method; no

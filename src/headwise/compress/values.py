@@ -16,7 +16,7 @@ from headwise.compress.subspace import shared_subspace
 from headwise.hub.surgery import LayerHandle, LayerWeights, write_weights
 
 SWEEPS = 8
-RIDGES = 0.1, 0.01, 0.03, 0.3, 1.0
+RIDGES = 1.0, 0.1, 0.01, 0.03, 0.3, 3.0, 10.0
 """How firmly the refitted output projection may be held to the one it starts from; the first where no text is
 left to choose by."""
 
