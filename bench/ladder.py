@@ -6,10 +6,10 @@
     python bench/ladder.py --out FOLDER --report          only the table and the plot of what is there
 
 Parents are GPTs of 4 layers with 8 heads, width 256, trained on a text of which RECALL_SHARE are lines of
-associative recall, one for each seed. (A warm-up on recall alone comes first: from so few lines a model of
-this size does not learn to look things up.) Each is grouped to 4, 2 and 1 key/value heads by every method,
-judged, and then trained on for a share of its parent's tokens. Controls: the parent trained on as long, and
-the same shape from nothing on as many tokens.
+associative recall, one for each seed. (In the first two thirds of their steps most rows are recall alone:
+from so few lines a model of this size does not learn to look things up.) Each is grouped to 4, 2 and 1
+key/value heads by every method, judged, and then trained on for a share of its parent's tokens. Controls: the
+parent trained on as long, and the same shape from nothing on as many tokens.
 
 FOLDER holds the parents as model folders, `rows.jsonl` with every number, `table.md` and `ladder.png`.
 """
@@ -43,8 +43,8 @@ KEYS = "αβγδεζηθικλμνξοπρστυφχψω"
 VALUES = "абвгдежзийклмнопрстуфхцч"
 RECALL_SHARE = 0.08
 PAIRS = (4, 8, 16)
-WARM_UPS = 4
-"""How often a warm-up is repeated, until 9 of 10 questions about 8 pairs are answered."""
+WARM_UP = 0.65
+"""The share of a parent's steps in which most of what it reads is recall."""
 METHODS = get_args(Method)
 TRAINED: tuple[Method, ...] = ("mean", "aligned+renorm", "fitted")
 """The methods whose results are trained on."""
@@ -58,13 +58,10 @@ class Size:
 
     shape: dict[str, int]
     window: int
-    shortest: int
-    """Tokens of a row of the warm-up."""
     step: int
     """Tokens of a step."""
-    warm_up: int
     tokens: int
-    """Tokens that a parent is trained on after the warm-up."""
+    """Tokens that a parent is trained on."""
     finest: int
     """Tokens of a step of uptraining."""
     rows: int
@@ -76,10 +73,8 @@ class Size:
 FULL = Size(
     shape={"n_layer": 4, "n_head": 8, "d_model": 256, "block_size": 256},
     window=128,
-    shortest=64,
-    step=4096,
-    warm_up=700_000,
-    tokens=900_000,
+    step=2048,
+    tokens=2_200_000,
     finest=2048,
     rows=96,
     calibration=40,
@@ -88,9 +83,7 @@ FULL = Size(
 QUICK = Size(
     shape={"n_layer": 2, "n_head": 4, "d_model": 32, "block_size": 64},
     window=64,
-    shortest=32,
     step=1024,
-    warm_up=20_000,
     tokens=20_000,
     finest=512,
     rows=8,
@@ -135,24 +128,32 @@ class Texts:
             pairs.append((tokens[start + window], tokens[start + window + 1]))
         return pairs
 
-    def warm_up(self, seed: int) -> list[tuple[Tensor, Tensor]]:
-        """Return rows of recall alone, their questions asked again until the row is full."""
+    def first(self, seed: int) -> list[tuple[Tensor, Tensor]]:
+        """Return all batches that a parent learns from; at first most rows are recall alone."""
         generator = torch.Generator().manual_seed(seed)
-        length = self.size.shortest
-        rows = []
-        for _ in range(-(-self.size.warm_up // length)):
-            pairs = int(torch.randint(2, length // 6 + 1, (), generator=generator))
+        batches = self.batches(self.learned, self.size.tokens, self.size.step, seed)
+        for number in range(int(WARM_UP * len(batches))):
+            recall = int(0.6 * len(batches[number][0]))
+            rows = torch.tensor([self._recall_row(generator) for _ in range(recall)])
+            for part, ids in zip(batches[number], (rows[:, :-1], rows[:, 1:]), strict=True):
+                part[:recall] = ids
+        return batches
+
+    def _recall_row(self, generator: torch.Generator) -> list[int]:
+        """Make tokens of a window and one more: two lots of pairs, asked for again and again."""
+        row = ""
+        for length in (self.size.window // 2, self.size.window + 1):
+            pairs = int(torch.randint(2, self.size.window // 12 + 1, (), generator=generator))
             keys, values = (
                 [letters[i] for i in torch.randperm(len(letters), generator=generator)[:pairs]]
                 for letters in (KEYS, VALUES)
             )
-            row = "\n" + "".join(key + value for key, value in zip(keys, values, strict=True))
-            while len(row) <= length:
+            row += "\n" + "".join(key + value for key, value in zip(keys, values, strict=True))
+            while len(row) < length:
                 order = torch.randperm(pairs, generator=generator).tolist()
                 row += "".join(keys[i] + values[i] for i in order)
-            rows.append(self.tokenizer.encode(row[: length + 1]))
-        batches = torch.tensor(rows).split(self.size.step // 2 // length)
-        return [(ids[:, :-1], ids[:, 1:]) for ids in batches if len(ids) == len(batches[0])]
+            row = row[:length]
+        return self.tokenizer.encode(row)
 
     def _rows(self, tokens: Tensor, count: int) -> list[Tensor]:
         length = self.size.shape["block_size"]
@@ -243,17 +244,7 @@ class Ladder:
         if not folder.is_dir():
             started = time.perf_counter()
             model: nn.Module = self.untrained(seed, self.size.shape["n_head"])
-            tokens = self.size.tokens
-            for again in range(WARM_UPS):
-                model = self.learn(
-                    model, None, self.texts.warm_up(seed + 100 * again), 0.0, seed, **FROM_NOTHING
-                )
-                tokens += self.size.warm_up
-                if _share(recall_scores(model, self.recall[8])) >= 0.9:
-                    break
-            text = self.texts.batches(self.texts.learned, self.size.tokens, self.size.step, seed)
-            model = self.learn(model, None, text, 0.0, seed, **FROM_NOTHING)
-            assert isinstance(model, GPT)
+            model = self.learn(model, None, self.texts.first(seed), 0.0, seed, **FROM_NOTHING)
             about = {
                 "seed": seed,
                 "g": self.size.shape["n_head"],
@@ -261,7 +252,7 @@ class Ladder:
                 "share": 0.0,
                 "kl": 0.0,
             }
-            self.measure(model, tokens, started, **about)
+            self.measure(model, self.size.tokens, started, **about)
             save_model(folder, model, self.texts.tokenizer)
         model, _ = load_model(folder)
         return prepared(model, self.bf16)
@@ -308,8 +299,7 @@ class Ladder:
                 self.measure(model, sum(x.numel() for x, _ in batches), started, **about)
 
     def uptraining_batches(self, share: float, seed: int) -> list[tuple[Tensor, Tensor]]:
-        parent = next(row for row in self.rows if row["seed"] == seed and row["method"] == "parent")
-        amount = int(share * parent["tokens"])
+        amount = int(share * self.size.tokens)
         return self.texts.batches(self.texts.learned, amount, self.size.finest, 1000 + seed)
 
     def uptrained(
