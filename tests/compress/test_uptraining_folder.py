@@ -18,6 +18,7 @@ import torch
 from safetensors.torch import load_file
 
 from headwise.compress import UptrainConfig, group, uptrain_folder
+from headwise.compress.uptraining import RATE_SHARE
 from headwise.hub import open_subject
 from headwise.hub.export import save_transformers, tokenizer_of
 from headwise.hub.origin import origin_of, write_origin
@@ -141,7 +142,7 @@ def test_another_optimizer_keeps_the_size_of_a_step_and_has_rates_of_its_own(
     uptrain_folder(child, tmp_path / "up", said(tokens=64, optimizer="adamw"))
     steps = [record for record in read_metrics(tmp_path / "up") if record["event"] == "step"]
     assert [step["tokens"] for step in steps] == [32, 64]
-    assert steps[0]["learning_rate"] == pytest.approx(0.3 * 3e-3)
+    assert steps[0]["learning_rate"] == pytest.approx(RATE_SHARE * 3e-3)
 
 
 def test_controls_land_in_folders_of_their_own(child: Path, tmp_path: Path) -> None:
@@ -160,7 +161,7 @@ def test_controls_land_in_folders_of_their_own(child: Path, tmp_path: Path) -> N
         max(r["learning_rate"] for r in read_metrics(folder) if r["event"] == "step")
         for folder in (out, out / "control-parent", out / "control-scratch")
     ]
-    assert rates[0] == rates[1] == pytest.approx(0.3 * rates[2])
+    assert rates[0] == rates[1] == pytest.approx(RATE_SHARE * rates[2])
 
 
 def test_controls_can_be_added_to_what_is_finished(child: Path, tmp_path: Path) -> None:

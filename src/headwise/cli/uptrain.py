@@ -68,11 +68,11 @@ def uptrain(
     ] = None,
     learning_rate: Annotated[
         float | None,
-        typer.Option(help="Peak rate of AdamW (if not given 0.3 of that of the parent's run, or 0.0003)."),
+        typer.Option(help="Peak rate of AdamW (if not given half of that of the parent's run, or 0.0003)."),
     ] = None,
     matrix_learning_rate: Annotated[
         float | None,
-        typer.Option(help="Peak rate of Muon (if not given 0.3 of that of the parent's run, or 0.006)."),
+        typer.Option(help="Peak rate of Muon (if not given half of that of the parent's run, or 0.01)."),
     ] = None,
     warmup_steps: Annotated[
         int | None, typer.Option(help="Steps to the peak rate (if not given a tenth, at most 50).")

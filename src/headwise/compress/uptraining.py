@@ -30,7 +30,7 @@ from headwise.training.evaluation import token_losses
 from headwise.training.learner import Learner, Loss, cross_entropy
 from headwise.training.trainer import own_random_numbers
 
-RATE_SHARE = 0.3
+RATE_SHARE = 0.5
 """Peak learning rate as a share of that of a training from the start."""
 
 Data = Batches | TokenFile | Sequence[tuple[Tensor, Tensor]]

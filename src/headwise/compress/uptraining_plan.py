@@ -32,7 +32,7 @@ Control = Literal["parent", "scratch"]
 SHARE = 0.05
 ROW = 512
 STOCK_BATCH = 4
-STOCK_RATE = 1e-3
+STOCK_RATE = 6e-4
 """Peak rate of AdamW from a random start, for models of transformers."""
 
 SETTINGS, TEXT = "uptrain.json", "text"
