@@ -6,6 +6,7 @@ from headwise.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from headwise.compress.budget import counts_for_cache as counts_for_cache
+    from headwise.compress.gradual import prune_gradually as prune_gradually
     from headwise.compress.grouping import GroupResult as GroupResult
     from headwise.compress.grouping import expand as expand
     from headwise.compress.grouping import group as group
@@ -24,12 +25,16 @@ if TYPE_CHECKING:
     from headwise.compress.pruning import prune as prune
     from headwise.compress.recalling import recall_tasks as recall_tasks
     from headwise.compress.recalling import why_no_recall as why_no_recall
+    from headwise.compress.selection import greedy_order as greedy_order
+    from headwise.compress.selection import rank as rank
+    from headwise.compress.selection import select as select
     from headwise.compress.uptraining import UptrainResult as UptrainResult
     from headwise.compress.uptraining import uptrain as uptrain
     from headwise.compress.uptraining_folder import UptrainOutcome as UptrainOutcome
     from headwise.compress.uptraining_folder import uptrain_folder as uptrain_folder
     from headwise.compress.uptraining_plan import UptrainConfig as UptrainConfig
     from headwise.compress.validity import check_probe as check_probe
+    from headwise.compress.validity import retrieval_heads as retrieval_heads
     from headwise.compress.verdicts import PassKeys as PassKeys
     from headwise.compress.verdicts import recall_verdict as recall_verdict
 
@@ -37,6 +42,7 @@ __getattr__, __all__ = lazy_exports(
     __name__,
     {
         "headwise.compress.budget": ["counts_for_cache"],
+        "headwise.compress.gradual": ["prune_gradually"],
         "headwise.compress.grouping": ["GroupResult", "expand", "group"],
         "headwise.compress.judging": ["Judgement", "judge", "judged_rows", "text_losses"],
         "headwise.compress.probes": [
@@ -48,8 +54,9 @@ __getattr__, __all__ = lazy_exports(
         ],
         "headwise.compress.pruning": ["PruneResult", "choose", "level", "prune"],
         "headwise.compress.recalling": ["recall_tasks", "why_no_recall"],
+        "headwise.compress.selection": ["greedy_order", "rank", "select"],
         "headwise.compress.uptraining": ["UptrainResult", "uptrain"],
-        "headwise.compress.validity": ["check_probe"],
+        "headwise.compress.validity": ["check_probe", "retrieval_heads"],
         "headwise.compress.verdicts": ["PassKeys", "recall_verdict"],
         "headwise.compress.uptraining_folder": ["UptrainOutcome", "uptrain_folder"],
         "headwise.compress.uptraining_plan": ["UptrainConfig"],
