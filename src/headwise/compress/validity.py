@@ -17,8 +17,9 @@ from torch import Tensor
 from headwise.attention import WeightsOf
 from headwise.compress.probes import IGNORED, Recall, recall_scores
 from headwise.compress.verdicts import GATE
+from headwise.heads.head_ids import HeadId
 from headwise.heads.seam import AttentionCall, observe
-from headwise.heads.sweep import HeadId, all_heads
+from headwise.heads.sweep import all_heads
 from headwise.heads.weights import weights_of
 from headwise.hub.modes import evaluating
 from headwise.hub.subject import Subject

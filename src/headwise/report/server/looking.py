@@ -9,7 +9,7 @@ import pandas as pd
 import torch
 
 from headwise.heads import induction_scores
-from headwise.heads.sweep import HeadId
+from headwise.heads.head_ids import HeadId
 from headwise.hub import Subject
 from headwise.report.server.asked import HowSilent
 from headwise.report.server.silent import Switched, document_of

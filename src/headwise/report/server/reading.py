@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from headwise.heads.documents import NOTHING, make_batch, mask_id_of, masked
-from headwise.heads.sweep import HeadId
+from headwise.heads.head_ids import HeadId
 from headwise.hub import Subject
 from headwise.report.server.asked import HowSilent
 from headwise.report.server.silent import Switched, document_of

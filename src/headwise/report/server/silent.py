@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from headwise.heads.documents import Document, make_batch, make_documents
+from headwise.heads.head_ids import HeadId
 from headwise.heads.seam import observe
 from headwise.heads.silencing import Silencing
-from headwise.heads.sweep import HeadId, by_layer, checked_heads, tokens_at_once
+from headwise.heads.sweep import by_layer, checked_heads, tokens_at_once
 from headwise.hub import Subject
 from headwise.report.server.asked import HowSilent
 

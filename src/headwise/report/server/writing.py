@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from headwise.heads.sweep import HeadId
+from headwise.heads.head_ids import HeadId
 from headwise.hub import Subject
 from headwise.hub.writing import Spelling, open_ended, write_ids
 from headwise.model.sampling import Sampling
