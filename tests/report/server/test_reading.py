@@ -76,8 +76,8 @@ def test_one_token_has_candidates_and_no_loss(subject: Subject) -> None:
 @pytest.mark.parametrize(
     ("off", "at", "told"),
     [
-        ([(0, 4)], None, "no head 4 in layer 0"),
-        ([(2, 0)], None, "no layer 2"),
+        ([(0, 4)], None, "head 4 of layer 0"),
+        ([(2, 0)], None, "names layer 2"),
         ([(0, 0)] * 2, None, "twice"),
         ([], 99, "token 99"),
     ],

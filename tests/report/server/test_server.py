@@ -79,7 +79,7 @@ def test_a_seed_draws_the_same_text_again(served: Any, subject: Subject) -> None
         ("read", {"text": ""}, "the text is empty"),
         ("look", {"text": "a" * 101}, "the text has 101 tokens, and this server takes at most 100"),
         ("look", {"text": "a" * 129}, "tiny reads at most 128"),
-        ("read", {"text": "a", "off": [[0, 4]]}, "there is no head 4 in layer 0"),
+        ("read", {"text": "a", "off": [[0, 4]]}, "heads names head 4 of layer 0"),
         ("read", {"text": "a", "off": [[-1, 0]]}, "off.0.0: "),
         ("read", {"text": "a", "model": "other"}, "there is no model 'other' here; there is tiny"),
         ("read", {"text": "a", "at": 7}, "token 7"),
@@ -92,7 +92,7 @@ def test_a_seed_draws_the_same_text_again(served: Any, subject: Subject) -> None
         ("write", {"text": "a", "tokens": 0}, "tokens: "),
         ("write", {"text": "a", "temperature": -1}, "temperature: "),
         ("write", {"text": "a", "top_k": 999}, "top_k=999"),
-        ("write", {"text": "a", "off": [[5, 0]]}, "there is no layer 5"),
+        ("write", {"text": "a", "off": [[5, 0]]}, "heads names layer 5"),
     ],
 )
 def test_what_cannot_be_answered_is_told_in_a_sentence(served: Any, what: str, asked: Any, told: str) -> None:
