@@ -26,13 +26,15 @@ SHAPES: dict[str, dict[str, Any]] = {
     "gpt": {},
     "grouped": {"n_kv_head": 2},
     "mqa, wide heads": {"n_kv_head": 1, "d_head": 10},
+    "other angles and eps": {"rope_base": 100.0, "norm_eps": 0.01},
     "biases, untied": {"bias": True, "tied_embeddings": False},
-    "gelu and layer norm": {"norm": "layer", "mlp": "gelu", "n_kv_head": 2},
+    "gelu and layer norm": {"norm": "layer", "mlp": "gelu", "n_kv_head": 2, "norm_eps": 0.01},
     "gelu, layer norm, biases": {"norm": "layer", "mlp": "gelu", "bias": True},
     "gpt2": PRESETS["gpt2"].model_dump(exclude_defaults=True),
-    "gpt2 without biases": PRESETS["gpt2"].model_dump(exclude_defaults=True) | {"bias": False},
+    "gpt2 without biases": PRESETS["gpt2"].model_dump(exclude_defaults=True)
+    | {"bias": False, "norm_eps": 0.01},
 }
-CLASSES = ["Llama", "Llama", "Llama", "Llama", "Starcoder2", "Starcoder2", "GPT2", "GPT2"]
+CLASSES = ["Llama", "Llama", "Llama", "Llama", "Llama", "Starcoder2", "Starcoder2", "GPT2", "GPT2"]
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +69,7 @@ def test_a_stock_class_computes_the_same_and_comes_back(shape: dict[str, Any], k
     back = from_transformers(stock)
     assert float((back(ids) - logits).abs().max()) < 1e-6
     assert back.config.kv_heads == model.config.kv_heads
+    assert back.config.rope_base == model.config.rope_base
 
 
 def test_a_fresh_process_loads_it_with_transformers_alone(
@@ -181,13 +184,9 @@ def test_foreign_features_are_refused_on_the_way_in() -> None:
         "num_attention_heads": 2,
         "num_key_value_heads": 2,
     }
-    rope = {"rope_type": "default", "rope_theta": 50000.0}
-    strange = LlamaForCausalLM(
-        LlamaConfig(**shape, rms_norm_eps=1e-6, attention_bias=True, rope_parameters=rope)
-    )
-    with pytest.raises(
-        ValueError, match=r"no rms_norm_eps=1e-06.*no rope_theta=50000.*no biases in attention"
-    ):
+    rope = {"rope_type": "linear", "factor": 2.0, "rope_theta": 50000.0}
+    strange = LlamaForCausalLM(LlamaConfig(**shape, attention_bias=True, rope_parameters=rope))
+    with pytest.raises(ValueError, match=r"no scaled rotary positions.*linear.*no biases in attention"):
         from_transformers(strange)
     with pytest.raises(
         ValueError, match="Qwen2ForCausalLM cannot become a GPT of headwise; these can: Llama"

@@ -19,6 +19,8 @@ from headwise.model import GPT, PRESETS, GPTConfig, ModelSettings
         ({"d_model": 12, "n_head": 4}, "rotary positions need an even d_head, got 3"),
         ({"d_head": 8, "output_projection": "identity"}, "4·8 and 128"),
         ({"mlp": "none", "d_ff": 7}, "d_ff=7 has no effect"),
+        ({"position": "learned", "rope_base": 500.0}, "rope_base=500 has no effect with position=learned"),
+        ({"norm": "none", "norm_eps": 0.1}, "norm_eps=0.1 has no effect with norm=none"),
         ({"n_layer": 0, "position": "none", "n_head": 2}, "n_layer=0 leaves nothing for n_head"),
         ({"n_layer": 0}, "position=rotary"),
         ({"n_layer": 0, "position": "none", "norm": "rms", "bias": True}, "nothing for bias"),

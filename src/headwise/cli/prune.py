@@ -69,7 +69,7 @@ def prune(
     protect: Annotated[
         str | None,
         typer.Option(
-            help="Heads that stay, as for --heads. Default: all induction and retrieval heads; `none` for none."
+            help="Heads that stay, as for --heads. Default: all induction and retrieval heads; `none`: none."
         ),
     ] = None,
     data: Data = None,

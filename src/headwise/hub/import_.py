@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any, cast
 
 from torch import nn
 
 from headwise.hub.opening import load_pretrained
-from headwise.hub.stock import CLASSES, EPS, ROPE_BASE, Family, from_stock
+from headwise.hub.stock import CLASSES, Family, from_stock
 from headwise.model import GPT, GPTConfig
 from headwise.text import Tokenizer
 
@@ -80,6 +79,7 @@ def _own_config(theirs: Any, family: Family) -> GPTConfig:
             d_ff=theirs.n_inner,
             position="learned",
             norm="layer",
+            norm_eps=theirs.layer_norm_epsilon,
             mlp="gelu",
             bias=True,
             dropout=theirs.resid_pdrop,
@@ -94,7 +94,9 @@ def _own_config(theirs: Any, family: Family) -> GPTConfig:
         d_model=theirs.hidden_size,
         d_head=_head_dim(theirs),
         d_ff=theirs.intermediate_size,
+        rope_base=theirs.rope_parameters.get("rope_theta", 10_000.0),
         norm="rms" if llama else "layer",
+        norm_eps=theirs.rms_norm_eps if llama else theirs.norm_epsilon,
         mlp="swiglu" if llama else "gelu",
         bias=getattr(theirs, "attention_bias", False) if llama else theirs.use_bias,
         dropout=theirs.attention_dropout,
@@ -108,10 +110,6 @@ def _head_dim(theirs: Any) -> int:
 def _beyond_ours(theirs: Any, family: Family) -> list[str]:
     """Return what a model of transformers has that ours has no place for."""
     problems = []
-    eps_name = {"llama": "rms_norm_eps", "starcoder2": "norm_epsilon", "gpt2": "layer_norm_epsilon"}[family]
-    eps = getattr(theirs, eps_name)
-    if not math.isclose(eps, EPS, rel_tol=1e-6):
-        problems.append(f"{eps_name}={eps} (ours is {EPS})")
     wanted = {"llama": ("silu",), "starcoder2": ("gelu_pytorch_tanh",), "gpt2": ("gelu_new",)}[family]
     act = theirs.activation_function if family == "gpt2" else theirs.hidden_act
     if act not in (*wanted, "gelu_pytorch_tanh" if family == "gpt2" else ""):
@@ -124,9 +122,7 @@ def _beyond_ours(theirs: Any, family: Family) -> list[str]:
         ]
         return problems
     rope = dict(theirs.rope_parameters)
-    base = rope.pop("rope_theta", ROPE_BASE)
-    if base != ROPE_BASE:
-        problems.append(f"rope_theta={base} (ours is {ROPE_BASE:g})")
+    rope.pop("rope_theta", None)
     if rope.pop("rope_type", "default") != "default" or rope:
         problems.append(f"scaled rotary positions {theirs.rope_parameters}")
     if getattr(theirs, "sliding_window", None) is not None:

@@ -27,11 +27,6 @@ _MADE_OF: dict[Family, tuple[str, str, str]] = {
     "gpt2": ("learned", "layer", "gelu"),
 }
 
-EPS = 1e-5
-"""What our norms add to the variance."""
-ROPE_BASE = 10000.0
-"""The base of our rotary positions."""
-
 _OUTER: dict[Family, dict[str, str]] = {
     family: {
         "token_embedding": "model.embed_tokens",
@@ -125,7 +120,7 @@ def stock_config(config: GPTConfig, family: Family) -> dict[str, Any]:
                 "n_head": config.n_head,
                 "n_inner": config.hidden_width,
                 "activation_function": "gelu_new",
-                "layer_norm_epsilon": EPS,
+                "layer_norm_epsilon": config.norm_eps,
             }
         )
     shape = common | {
@@ -136,17 +131,17 @@ def stock_config(config: GPTConfig, family: Family) -> dict[str, Any]:
         "num_key_value_heads": config.kv_heads,
         "head_dim": config.head_width,
         "max_position_embeddings": config.block_size,
-        "rope_parameters": {"rope_type": "default", "rope_theta": ROPE_BASE},
+        "rope_parameters": {"rope_type": "default", "rope_theta": config.rope_base},
         "attention_dropout": config.dropout,
     }
     if family == "starcoder2":
         dropout = dict.fromkeys(("residual_dropout", "embedding_dropout"), config.dropout)
-        kind = {"use_bias": config.bias, "norm_epsilon": EPS, "hidden_act": "gelu_pytorch_tanh"}
+        kind = {"use_bias": config.bias, "norm_epsilon": config.norm_eps, "hidden_act": "gelu_pytorch_tanh"}
         return shape | dropout | kind
     return shape | {
         "attention_bias": config.bias,
         "mlp_bias": config.bias,
-        "rms_norm_eps": EPS,
+        "rms_norm_eps": config.norm_eps,
         "hidden_act": "silu",
     }
 

@@ -13,9 +13,9 @@ from headwise.model.heads import NoHeads
 def make_norm(settings: ModelSettings) -> nn.Module:
     """The normalisation that `settings.norm` names, over the last axis."""
     if settings.norm == "layer":
-        return nn.LayerNorm(settings.d_model, bias=settings.bias)
+        return nn.LayerNorm(settings.d_model, eps=settings.norm_eps, bias=settings.bias)
     if settings.norm == "rms":
-        return nn.RMSNorm(settings.d_model, eps=1e-5)
+        return nn.RMSNorm(settings.d_model, eps=settings.norm_eps)
     return nn.Identity()
 
 

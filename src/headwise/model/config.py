@@ -35,7 +35,11 @@ class ModelSettings(BaseModel):
         "rounded up to a multiple of 8, for swiglu, which costs the same.",
     )
     position: Literal["none", "learned", "rotary"] = Field("rotary", description="How order is told.")
+    rope_base: float = Field(
+        10_000.0, gt=0.0, description="How slowly the slowest rotary angles turn; longer contexts need more."
+    )
     norm: Literal["none", "layer", "rms"] = Field("rms", description="Normalisation before each part.")
+    norm_eps: float = Field(1e-5, gt=0.0, description="What norms add to the variance.")
     mlp: Literal["none", "gelu", "swiglu"] = Field("swiglu", description="Feed-forward part of each layer.")
     residual: bool = Field(True, description="Add each part to its input instead of replacing it.")
     bias: bool = Field(False, description="Biases in projections, feed-forward and layer norms.")
@@ -80,6 +84,10 @@ class ModelSettings(BaseModel):
                 f"output_projection=identity needs n_head·d_head = d_model, "
                 f"got {self.n_head}·{self.head_width} and {self.d_model}"
             )
+        if self.position != "rotary" and self.rope_base != 10_000.0:
+            problems.append(f"rope_base={self.rope_base:g} has no effect with position={self.position}")
+        if self.norm == "none" and self.norm_eps != 1e-5:
+            problems.append(f"norm_eps={self.norm_eps:g} has no effect with norm=none")
         if self.n_layer == 0:
             problems += self._idle_without_layers()
         else:

@@ -28,7 +28,7 @@ class GPT(nn.Module):
             nn.Embedding(config.block_size, config.d_model) if config.position == "learned" else None
         )
         self.embedding_dropout = nn.Dropout(config.dropout)
-        rotary = Rotary(config.head_width) if config.position == "rotary" else None
+        rotary = Rotary(config.head_width, config.rope_base) if config.position == "rotary" else None
         self.blocks = nn.ModuleList(
             Block(config, rotary, config.heads_of(layer)) for layer in range(config.n_layer)
         )
