@@ -6,10 +6,10 @@
     python bench/ladder.py --out FOLDER --report          only the table and the plot of what is there
 
 Parents are GPTs of 4 layers with 8 heads, width 256, trained on a text of which RECALL_SHARE are lines of
-associative recall, one for each seed. (In the first two thirds of their steps most rows are recall alone:
-from so few lines a model of this size does not learn to look things up.) Each is grouped to 4, 2 and 1
-key/value heads by every method, judged, and then trained on for a share of its parent's tokens. Controls: the
-parent trained on as long, and the same shape from nothing on as many tokens.
+associative recall, one for each seed. (It first learns recall alone, and then from
+rows half of which are recall: from the lines alone a model of this size does not learn to look things up.)
+Each is grouped to 4, 2 and 1 key/value heads by every method, judged, and then trained on for a share of its
+parent's tokens. Controls: the parent trained on as long, and the same shape from nothing on as many tokens.
 
 FOLDER holds the parents as model folders, `rows.jsonl` with every number, `table.md` and `ladder.png`.
 """
@@ -43,8 +43,9 @@ KEYS = "αβγδεζηθικλμνξοπρστυφχψω"
 VALUES = "абвгдежзийклмнопрстуфхцч"
 RECALL_SHARE = 0.08
 PAIRS = (4, 8, 16)
-WARM_UP = 0.65
-"""The share of a parent's steps in which most of what it reads is recall."""
+WARM_UPS = 9
+"""How many warm-ups there are at most, until 8 of 10 questions about 8 pairs are answered."""
+STEADY: dict[str, Any] = {"schedule": "constant", "warmup_steps": 10}
 METHODS = get_args(Method)
 TRAINED: tuple[Method, ...] = ("mean", "aligned+renorm", "fitted")
 """The methods whose results are trained on."""
@@ -61,7 +62,9 @@ class Size:
     step: int
     """Tokens of a step."""
     tokens: int
-    """Tokens that a parent is trained on."""
+    """Tokens that a parent is trained on after its warm-ups."""
+    warm_up: int
+    """Tokens of a warm-up."""
     finest: int
     """Tokens of a step of uptraining."""
     rows: int
@@ -74,7 +77,8 @@ FULL = Size(
     shape={"n_layer": 4, "n_head": 8, "d_model": 256, "block_size": 256},
     window=128,
     step=2048,
-    tokens=2_200_000,
+    tokens=1_000_000,
+    warm_up=204_800,
     finest=2048,
     rows=96,
     calibration=40,
@@ -85,6 +89,7 @@ QUICK = Size(
     window=64,
     step=1024,
     tokens=20_000,
+    warm_up=20_480,
     finest=512,
     rows=8,
     calibration=8,
@@ -128,32 +133,37 @@ class Texts:
             pairs.append((tokens[start + window], tokens[start + window + 1]))
         return pairs
 
+    def warm_up(self, seed: int) -> list[tuple[Tensor, Tensor]]:
+        """Return batches of recall alone."""
+        generator = torch.Generator().manual_seed(seed)
+        window = self.size.window // 2
+        rows = torch.tensor([self._recall_row(window, generator) for _ in range(self.size.warm_up // window)])
+        each = self.size.step // window
+        return [(ids[:, :-1], ids[:, 1:]) for ids in rows.split(each) if len(ids) == each]
+
     def first(self, seed: int) -> list[tuple[Tensor, Tensor]]:
-        """Return all batches that a parent learns from; at first most rows are recall alone."""
+        """Return the batches that follow: in the first of them half of the rows are recall alone."""
         generator = torch.Generator().manual_seed(seed)
         batches = self.batches(self.learned, self.size.tokens, self.size.step, seed)
-        for number in range(int(WARM_UP * len(batches))):
-            recall = int(0.6 * len(batches[number][0]))
-            rows = torch.tensor([self._recall_row(generator) for _ in range(recall)])
+        for number in range(len(batches) // 2):
+            recall = len(batches[number][0]) // 2
+            rows = torch.tensor([self._recall_row(self.size.window, generator) for _ in range(recall)])
             for part, ids in zip(batches[number], (rows[:, :-1], rows[:, 1:]), strict=True):
                 part[:recall] = ids
         return batches
 
-    def _recall_row(self, generator: torch.Generator) -> list[int]:
-        """Make tokens of a window and one more: two lots of pairs, asked for again and again."""
-        row = ""
-        for length in (self.size.window // 2, self.size.window + 1):
-            pairs = int(torch.randint(2, self.size.window // 12 + 1, (), generator=generator))
-            keys, values = (
-                [letters[i] for i in torch.randperm(len(letters), generator=generator)[:pairs]]
-                for letters in (KEYS, VALUES)
-            )
-            row += "\n" + "".join(key + value for key, value in zip(keys, values, strict=True))
-            while len(row) < length:
-                order = torch.randperm(pairs, generator=generator).tolist()
-                row += "".join(keys[i] + values[i] for i in order)
-            row = row[:length]
-        return self.tokenizer.encode(row)
+    def _recall_row(self, length: int, generator: torch.Generator) -> list[int]:
+        """Make length + 1 tokens: pairs, all of which are asked for again and again."""
+        pairs = int(torch.randint(2, length // 6 + 1, (), generator=generator))
+        keys, values = (
+            [letters[i] for i in torch.randperm(len(letters), generator=generator)[:pairs]]
+            for letters in (KEYS, VALUES)
+        )
+        row = "\n" + "".join(key + value for key, value in zip(keys, values, strict=True))
+        while len(row) <= length:
+            order = torch.randperm(pairs, generator=generator).tolist()
+            row += "".join(keys[i] + values[i] for i in order)
+        return self.tokenizer.encode(row[: length + 1])
 
     def _rows(self, tokens: Tensor, count: int) -> list[Tensor]:
         length = self.size.shape["block_size"]
@@ -213,7 +223,7 @@ class Ladder:
         """Judge a model and write down what was found."""
         found: dict[str, Any] = {
             "loss": float(losses(model, self.texts.held_out).mean()),
-            "recall": {str(pairs): _share(recall_scores(model, task)) for pairs, task in self.recall.items()},
+            "recall": self.recalled(model),
         }
         row = about | {"tokens": tokens, "seconds": round(time.perf_counter() - started, 1)} | found
         self.rows.append(json.loads(json.dumps(row)))
@@ -221,6 +231,10 @@ class Ladder:
             file.write(json.dumps(row) + "\n")
         recalled = ", ".join(f"{pairs} pairs {share:.2f}" for pairs, share in found["recall"].items())
         print(f"{about}: loss {found['loss']:.4f}, recall {recalled}, {row['seconds']} s", flush=True)
+
+    def recalled(self, model: nn.Module) -> dict[str, float]:
+        """Return the share of right answers by the number of pairs."""
+        return {str(pairs): _share(recall_scores(model, task)) for pairs, task in self.recall.items()}
 
     def learn(
         self,
@@ -232,7 +246,7 @@ class Ladder:
         **rates: Any,
     ) -> nn.Module:
         """Return the model after it has learned from all batches."""
-        tokens = sum(x.numel() for x, _ in batches)
+        tokens = amount_of(batches)
         with self._precision():
             made = uptrain(model, parent, batches, tokens=tokens, kl=kl, seed=seed, **rates)
         if not made.losses[-1] < 2 * made.losses[0]:
@@ -244,7 +258,17 @@ class Ladder:
         if not folder.is_dir():
             started = time.perf_counter()
             model: nn.Module = self.untrained(seed, self.size.shape["n_head"])
-            model = self.learn(model, None, self.texts.first(seed), 0.0, seed, **FROM_NOTHING)
+            tokens = 0
+            for again in range(WARM_UPS):
+                batches = self.texts.warm_up(100 * seed + again)
+                model = self.learn(model, None, batches, 0.0, seed, **FROM_NOTHING, **STEADY)
+                tokens += amount_of(batches)
+                print(f"recall after {tokens} tokens: {self.recalled(model)}", flush=True)
+                if list(self.recalled(model).values())[1] > 0.8:
+                    break
+            batches = self.texts.first(seed)
+            model = self.learn(model, None, batches, 0.0, seed)
+            tokens += amount_of(batches)
             about = {
                 "seed": seed,
                 "g": self.size.shape["n_head"],
@@ -252,7 +276,7 @@ class Ladder:
                 "share": 0.0,
                 "kl": 0.0,
             }
-            self.measure(model, self.size.tokens, started, **about)
+            self.measure(model, tokens, started, **about)
             save_model(folder, model, self.texts.tokenizer)
         model, _ = load_model(folder)
         return prepared(model, self.bf16)
@@ -296,10 +320,11 @@ class Ladder:
                 batches = self.uptraining_batches(most, seed)
                 started = time.perf_counter()
                 model = self.learn(self.untrained(seed, g), None, batches, 0.0, seed, **FROM_NOTHING)
-                self.measure(model, sum(x.numel() for x, _ in batches), started, **about)
+                self.measure(model, amount_of(batches), started, **about)
 
     def uptraining_batches(self, share: float, seed: int) -> list[tuple[Tensor, Tensor]]:
-        amount = int(share * self.size.tokens)
+        parent = next(row for row in self.rows if row["seed"] == seed and row["method"] == "parent")
+        amount = int(share * parent["tokens"])
         return self.texts.batches(self.texts.learned, amount, self.size.finest, 1000 + seed)
 
     def uptrained(
@@ -307,7 +332,7 @@ class Ladder:
     ) -> None:
         batches = self.uptraining_batches(share, at["seed"]) if share else []
         model = self.learn(child, parent, batches, kl, at["seed"]) if batches else child
-        self.measure(model, sum(x.numel() for x, _ in batches), started, share=share, kl=kl, **at)
+        self.measure(model, amount_of(batches), started, share=share, kl=kl, **at)
 
     def _precision(self) -> AbstractContextManager[object]:
         # without the cache, which would keep the weights of the first step
@@ -329,6 +354,11 @@ def _vocabulary(tokenizer: Tokenizer) -> list[tuple[int, str]]:
 
 def _share(scores: dict[tuple[int, int], Any]) -> float:
     return sum(score.right for score in scores.values()) / sum(score.asked for score in scores.values())
+
+
+def amount_of(batches: Sequence[tuple[Tensor, Tensor]]) -> int:
+    """Count the tokens of batches."""
+    return sum(x.numel() for x, _ in batches)
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
