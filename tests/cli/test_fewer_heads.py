@@ -136,6 +136,23 @@ def test_export_and_import_come_back_to_the_same_model(
     torch.testing.assert_close(logits[2], logits[0], atol=1e-5, rtol=0)
 
 
+@pytest.mark.parametrize("by", ["ablation", "greedy", "random"])
+def test_prune_takes_heads_out_in_rounds_and_lets_the_model_learn(
+    headwise: Callable, model: Path, data: Path, tmp_path: Path, by: str
+) -> None:
+    options = ["--count", "4", "--by", by, "--steps", "2", "--protect", "0.0", "--data", data, *NUMBERS, "-q"]
+    plain = last_json(headwise("prune", model, *options, "-o", tmp_path / "plain", "--json"))
+    assert [len(part["removed"]) for part in plain["rounds"]] == [2, 2]
+    assert sorted(name for part in plain["rounds"] for name in part["removed"]) == plain["removed"]
+    assert "0.0" not in plain["removed"]
+    assert plain["rounds"][-1]["loss"] == plain["loss_after"]
+    assert sum(h for h, _ in head_counts(load_model(tmp_path / "plain")[0])) == 4
+    learned = headwise("prune", model, *options, "--recover", "200", "-o", tmp_path / "learned", "--json")
+    result = last_json(learned)
+    assert result["recovered_on"] == 200
+    assert result["loss_after"] < plain["loss_after"]  # the text is short, and learned by heart
+
+
 def test_group_keeps_a_hugging_face_model_in_its_class(
     headwise: Callable, model: Path, data: Path, tmp_path: Path
 ) -> None:
@@ -158,6 +175,9 @@ def test_group_keeps_a_hugging_face_model_in_its_class(
         (["group", "{model}", "--cache", "0.01"], "share=0.01"),
         (["prune", "{model}"], "either --count 8, or --heads 0.3,2.1"),
         (["prune", "{model}", "--count", "0"], "--count must be at least 1"),
+        (["prune", "{model}", "--heads", "0.1", "--steps", "2"], "--steps ranks heads anew"),
+        (["prune", "{model}", "--count", "2", "--steps", "3"], "steps must lie in 1 … 2, got 3"),
+        (["prune", "{model}", "--count", "1", "--recover", "0"], "tokens must be at least 1, got 0"),
         (["prune", "{model}", "--heads", "0-1"], "layer.head with commas"),
         (["prune", "{model}", "--heads", "7.0"], "7.0"),
         (["prune", "{model}", "--heads", "0.1", "--protect", "0.1"], "protected"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -22,13 +22,15 @@ from headwise.cli.subjects import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
-    from torch import Tensor
+    from torch import Tensor, nn
 
+    from headwise.compress.pruning import HeadOf
     from headwise.hub import Subject
 
-Order = Literal["importance", "ablation"]
+_ROWS = 4
+"""Rows of text in a batch that is learned from."""
 
 
 def prune(
@@ -39,9 +41,21 @@ def prune(
         str | None, typer.Option(help="Or which: layer.head with commas, such as 0.3,2.1.")
     ] = None,
     by: Annotated[
-        Order,
-        typer.Option(help="What says which heads are dispensable: gradients, or silencing each."),
+        Literal["importance", "ablation", "greedy", "random"],
+        typer.Option(
+            help="What says which heads are dispensable: gradients; silencing each; silencing again and "
+            "again the one that costs least, given those that are gone; or the lot, as a control."
+        ),
     ] = "importance",
+    steps: Annotated[int, typer.Option(help="Take them out in so many rounds, ranked anew in each.")] = 1,
+    recover: Annotated[
+        int | None,
+        typer.Option(
+            help="Tokens that the model learns on after each round, from text and from what it said with all "
+            "heads. They are those of its training, or the --tokens of --data, again and again."
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="For the lot, and the order of what is learned.")] = 0,
     rule: Annotated[
         Literal["groups", "within"],
         typer.Option(
@@ -71,6 +85,8 @@ def prune(
     """
     if (count is None) == (heads is None):
         raise ValueError("say what to take out: either --count 8, or --heads 0.3,2.1")
+    if heads is not None and steps != 1:
+        raise ValueError("--steps ranks heads anew, so it goes with --count and not with --heads")
     if count is not None and count < 1:
         raise ValueError(f"--count must be at least 1, got {count}")
     from headwise.cli.folders import check_new_folder, write_like
@@ -85,34 +101,65 @@ def prune(
     calibration, unseen = calibration_rows(subject, model, data, tokens, held_out)
     if kept is None:
         kept = [] if chosen is not None else _induction_heads(subject, calibration)
-    if chosen is None:
-        with progress_of("ranking heads", quiet) as progress:
-            order = _order(subject, calibration, by, progress)
-        chosen = compress.choose(subject.model, order, count or 0, protect=kept, rule=rule, uniform=uniform)
+    learn = None if recover is None else _learner(subject, model, data, calibration, recover, seed)
     before = losses(subject.model, unseen)
-    made = compress.prune(subject.model, chosen, protect=kept)
+    texts = [row[0].tolist() for row in calibration]
+    with progress_of("choosing heads", quiet) as progress:
+
+        def select(now: Subject, number: int, stay: Collection[HeadOf]) -> list[HeadOf]:
+            if chosen is not None:
+                return chosen
+            return compress.select(
+                now,
+                texts,
+                number,
+                by,
+                protect=stay,
+                rule=rule,
+                uniform=uniform,
+                seed=seed,
+                on_progress=progress,
+            )
+
+        made, stages = compress.prune_gradually(
+            subject,
+            count if count is not None else len(chosen or ()),
+            steps=steps,
+            select=select,
+            recover=learn,
+            protect=kept,
+            rule=rule,
+            uniform=uniform,
+            on_stage=lambda model, _: float(losses(model, unseen).mean()),
+        )
     after = losses(made.model, unseen)
     told = write_like(subject, made.model, out)
-    named = [f"{layer}.{head}" for layer, head in made.removed]
+    named = _names(made.removed)
     if as_json:
         result = {
             "model": subject.name,
             "folder": str(out),
             "removed": named,
-            "protected": [f"{layer}.{head}" for layer, head in kept],
+            "protected": _names(kept),
             "n_head": [h for h, _ in made.after],
             "n_kv_head": [g for _, g in made.after],
             "cache_share": made.cache_share,
             "loss_before": float(before.mean()),
             "loss_after": float(after.mean()),
             "held_out_tokens": len(after),
+            "rounds": [{"removed": _names(stage.removed), "loss": stage.note} for stage in stages],
+            "recovered_on": recover,
             "notes": told,
         }
         print_json(result)
         return
     typer.echo(f"{subject.name}: took out {len(named)} heads: {', '.join(named)}")
     if kept:
-        typer.echo(f"protected: {', '.join(f'{layer}.{head}' for layer, head in kept)}")
+        typer.echo(f"protected: {', '.join(_names(kept))}")
+    for number, stage in enumerate(stages, 1):
+        if steps > 1:
+            gone = ", ".join(_names(stage.removed))
+            typer.echo(f"round {number}: loss {stage.note:.4f} without {gone} too")
     typer.echo(
         f"loss on {len(after):,} unseen tokens: {before.mean():.4f} → {after.mean():.4f} nats (perplexity "
         f"{math.exp(before.mean()):.1f} → {math.exp(after.mean()):.1f}); the cache is "
@@ -131,19 +178,34 @@ def _parsed(text: str, option: str) -> list[tuple[int, int]]:
     return found
 
 
-def _order(
-    subject: Subject, rows: list[Tensor], by: Order, progress: Callable[[int, int], None] | None
-) -> list[tuple[int, int]]:
-    """Return all heads, the dispensable ones first."""
-    from headwise import heads
+def _names(heads: Collection[HeadOf]) -> list[str]:
+    return [f"{layer}.{head}" for layer, head in heads]
 
-    texts = [row[0].tolist() for row in rows]
-    if by == "ablation":
-        table = heads.ablate(subject, texts, retrieval=None, on_progress=progress).table
-        ranked = table.sort_values("delta", kind="stable")
-    else:
-        ranked = heads.importance(subject, texts).sort_values("importance", kind="stable")
-    return list(zip(ranked["layer"].tolist(), ranked["head"].tolist(), strict=True))
+
+def _learner(
+    subject: Subject, source: str, data: str | None, rows: list[Tensor], tokens: int, seed: int
+) -> Callable[[nn.Module], nn.Module]:
+    """Return what lets a model learn on from text and from what the subject says."""
+    import torch
+
+    from headwise import compress
+    from headwise.hub.subject import OwnSubject
+    from headwise.training.run_data import training_tokens
+
+    recipe: dict[str, Any] = {"tokens": tokens, "seed": seed}
+    if not isinstance(subject, OwnSubject):
+        recipe["optimizer"] = "adamw"  # as such models were trained with
+    learned: Any = training_tokens(source) if data is None else None
+    if learned is None:
+        whole = [row for row in rows if row.shape == rows[0].shape]
+        batches = [torch.cat(whole[i : i + _ROWS]) for i in range(0, len(whole) - len(whole) % _ROWS, _ROWS)]
+        if not batches:
+            raise ValueError(
+                f"--recover learns from {_ROWS} rows of {rows[0].shape[1]} tokens at once, and --tokens gives "
+                f"{len(whole)}; give more"
+            )
+        learned = [(batch[:, :-1], batch[:, 1:]) for batch in batches]
+    return lambda model: compress.uptrain(model, subject.model, learned, **recipe).model
 
 
 def _induction_heads(subject: Subject, rows: list[Tensor]) -> list[tuple[int, int]]:

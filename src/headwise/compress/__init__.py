@@ -6,6 +6,7 @@ from headwise.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from headwise.compress.budget import counts_for_cache as counts_for_cache
+    from headwise.compress.gradual import prune_gradually as prune_gradually
     from headwise.compress.grouping import GroupResult as GroupResult
     from headwise.compress.grouping import expand as expand
     from headwise.compress.grouping import group as group
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from headwise.compress.pruning import prune as prune
     from headwise.compress.recalling import recall_tasks as recall_tasks
     from headwise.compress.recalling import why_no_recall as why_no_recall
+    from headwise.compress.selection import rank as rank
+    from headwise.compress.selection import select as select
     from headwise.compress.uptraining import UptrainResult as UptrainResult
     from headwise.compress.uptraining import uptrain as uptrain
     from headwise.compress.uptraining_folder import UptrainOutcome as UptrainOutcome
@@ -37,6 +40,7 @@ __getattr__, __all__ = lazy_exports(
     __name__,
     {
         "headwise.compress.budget": ["counts_for_cache"],
+        "headwise.compress.gradual": ["prune_gradually"],
         "headwise.compress.grouping": ["GroupResult", "expand", "group"],
         "headwise.compress.judging": ["Judgement", "judge", "judged_rows", "text_losses"],
         "headwise.compress.probes": [
@@ -48,6 +52,7 @@ __getattr__, __all__ = lazy_exports(
         ],
         "headwise.compress.pruning": ["PruneResult", "choose", "level", "prune"],
         "headwise.compress.recalling": ["recall_tasks", "why_no_recall"],
+        "headwise.compress.selection": ["rank", "select"],
         "headwise.compress.uptraining": ["UptrainResult", "uptrain"],
         "headwise.compress.validity": ["check_probe"],
         "headwise.compress.verdicts": ["PassKeys", "recall_verdict"],

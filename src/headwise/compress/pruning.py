@@ -59,7 +59,7 @@ def prune(model: nn.Module, heads: Collection[HeadOf], *, protect: Collection[He
     """
     before = head_counts(model)
     removed = sorted(set(heads))
-    _check_there(removed, before)
+    check_there(removed, before)
     kept_by_force = sorted(set(removed) & set(protect))
     if kept_by_force:
         raise ValueError(f"heads {_named(kept_by_force)} are protected; leave them out of what is removed")
@@ -94,30 +94,45 @@ def choose(
     Raises:
         ValueError: an order that does not name every head once; a count that cannot be met exactly.
     """
+    if least < 0:
+        raise ValueError(f"least must be at least 0, got {least}")
+    place = {head: rank for rank, head in enumerate(order)}
+    parts = removable_parts(model, order, rule)
+    shielded = set(protect)
+    check_there(sorted(shielded), head_counts(model))
+    if uniform:
+        each = share_of_layer(parts, count)
+        return sorted(
+            head for layer in parts if layer for head in _take([layer], each, shielded, least, place)
+        )
+    return sorted(_take(parts, count, shielded, least, place))
+
+
+def removable_parts(model: nn.Module, order: Sequence[HeadOf], rule: Rule) -> list[list[list[HeadOf]]]:
+    """Return for each layer what can be removed piece by piece, the dispensable first; see `choose`.
+
+    Raises:
+        ValueError: an order that does not name every head once; an unknown rule.
+    """
     counts = head_counts(model)
     every = [(layer, head) for layer, (h, _) in enumerate(counts) for head in range(h)]
     if sorted(order) != every:
         raise ValueError(f"order must name each of the {len(every)} heads once, got {len(order)} names")
     if rule not in ("groups", "within"):
         raise ValueError(f"rule must be groups or within, got {rule!r}")
-    if least < 0:
-        raise ValueError(f"least must be at least 0, got {least}")
     place = {head: rank for rank, head in enumerate(order)}
-    parts = [_parts(layer, h, g, place, rule) for layer, (h, g) in enumerate(counts)]
+    return [_parts(layer, h, g, place, rule) for layer, (h, g) in enumerate(counts)]
+
+
+def share_of_layer(parts: Sequence[Sequence[object]], count: int) -> int:
+    """Return how many heads go from each layer that has any; raise ValueError if they do not go evenly."""
     layers = len([layer for layer in parts if layer])
-    if uniform and count % layers:
+    if count % layers:
         raise ValueError(
             f"{count} heads cannot be taken evenly from {layers} layers; "
             f"give {count - count % layers} or {count + layers - count % layers}"
         )
-    shielded = set(protect)
-    _check_there(sorted(shielded), counts)
-    if uniform:
-        each = count // layers
-        return sorted(
-            head for layer in parts if layer for head in _take([layer], each, shielded, least, place)
-        )
-    return sorted(_take(parts, count, shielded, least, place))
+    return count // layers
 
 
 def level(model: nn.Module) -> nn.Module:
@@ -166,13 +181,18 @@ def _take(
             taken += part
             left[number] -= 1
     if len(taken) != count:
-        sizes = sorted({len(part) for _, part in free})
-        raise ValueError(
-            f"{count} heads cannot be removed exactly: what may go goes in parts of "
-            f"{' or '.join(map(str, sizes)) or 'no'} heads, and {len(taken)} is the nearest below; "
-            "ask for that, protect fewer heads, or take another rule"
-        )
+        raise not_exactly(count, len(taken), [part for _, part in free])
     return taken
+
+
+def not_exactly(count: int, nearest: int, free: Sequence[Sequence[HeadOf]]) -> ValueError:
+    """Return the error for a number of heads that the parts that may go do not add up to."""
+    sizes = sorted({len(part) for part in free})
+    return ValueError(
+        f"{count} heads cannot be removed exactly: what may go goes in parts of "
+        f"{' or '.join(map(str, sizes)) or 'no'} heads, and {nearest} is the nearest below; "
+        "ask for that, protect fewer heads, or take another rule"
+    )
 
 
 def _remove(handle: LayerHandle, heads: set[int]) -> None:
@@ -246,7 +266,8 @@ def _padded(heads: Tensor, size: int, more: int, more_groups: int) -> Tensor:
     return torch.cat((grouped, groups)).flatten(0, 1)
 
 
-def _check_there(heads: Sequence[HeadOf], counts: list[tuple[int, int]]) -> None:
+def check_there(heads: Sequence[HeadOf], counts: list[tuple[int, int]]) -> None:
+    """Raise ValueError for heads that layers of these numbers of heads do not have."""
     strange = [
         head for head in heads if not (0 <= head[0] < len(counts) and 0 <= head[1] < counts[head[0]][0])
     ]

@@ -47,7 +47,7 @@ def pairs(
     chosen = checked_heads(subject, heads)
     if len(chosen) < 2:
         raise ValueError(f"a pair needs two heads, got {len(chosen)}")
-    sweep = _sweep(subject, texts, how, seed, tokens)
+    sweep = sweep_on(subject, texts, how, seed, tokens)
     total = len(chosen) + len(list(combinations(chosen, 2)))
     alone = sweep.run(chosen)
     done = len(chosen)
@@ -118,7 +118,7 @@ def greedy(
     if budget is not None and not 1 <= budget <= len(left):
         raise ValueError(f"budget must lie in 1 … {len(left)}, the heads there are, got {budget}")
     steps = len(left) if budget is None else budget
-    sweep = _sweep(subject, texts, how, seed, tokens)
+    sweep = sweep_on(subject, texts, how, seed, tokens)
     total, done = sum(range(len(left), len(left) - steps, -1)), 0
     silent: list[HeadId] = []
     rows: list[dict[str, float]] = []
@@ -152,7 +152,10 @@ def greedy(
     return DataFrame(rows, columns=["step", "layer", "head", "delta", "low", "high", "cost"])
 
 
-def _sweep(subject: Subject, texts: Sequence[Text], how: How, seed: int, tokens: int | None) -> Sweep:
+def sweep_on(
+    subject: Subject, texts: Sequence[Text], how: How = "zero", seed: int = 0, tokens: int | None = None
+) -> Sweep:
+    """Return a sweep over the tokens of texts; arguments and errors as for `ablate`."""
     tokens = tokens_at_once(subject, tokens)
     documents = make_documents(subject, texts, seed=seed)
     silencing = Silencing.make(subject, [documents], how, reference=documents, tokens=tokens, seed=seed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from headwise.text import Corpus, Prepared, open_corpus, open_prepared, prepare
+from headwise.text import Corpus, Prepared, TokenFile, open_corpus, open_prepared, prepare
 from headwise.text.prepare import USUAL_FRACTION, TooShortError, survey
 from headwise.training.checkpoint import file_hash
 from headwise.training.config import RunConfig
@@ -110,3 +110,13 @@ def held_out_text(folder: Path | str, *, most: int = 2_000_000) -> Corpus | None
         return None
     text = prepared.tokenizer.decode(prepared.validation.tokens[:most].tolist())
     return Corpus.from_text(text, f"what {folder} held out")
+
+
+def training_tokens(folder: Path | str) -> TokenFile | None:
+    """Return the tokens that a run learned from, or None if the folder is no run's.
+
+    Raises:
+        ValueError: the run's tokens are damaged.
+    """
+    tokens = RunFolder(folder).tokens
+    return open_prepared(tokens).train if tokens.is_dir() else None
