@@ -201,8 +201,8 @@ def _learner(
         batches = [torch.cat(whole[i : i + _ROWS]) for i in range(0, len(whole) - len(whole) % _ROWS, _ROWS)]
         if not batches:
             raise ValueError(
-                f"--recover learns from {_ROWS} rows of {rows[0].shape[1]} tokens at once, and --tokens gives "
-                f"{len(whole)}; give more"
+                f"--recover learns from {_ROWS} rows of {rows[0].shape[1]} tokens at once, and --tokens "
+                f"gives {len(whole)}; give more"
             )
         learned = [(batch[:, :-1], batch[:, 1:]) for batch in batches]
     return lambda model: compress.uptrain(model, subject.model, learned, **recipe).model

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from headwise.compress.pruning import prune as prune
     from headwise.compress.recalling import recall_tasks as recall_tasks
     from headwise.compress.recalling import why_no_recall as why_no_recall
+    from headwise.compress.selection import greedy_order as greedy_order
     from headwise.compress.selection import rank as rank
     from headwise.compress.selection import select as select
     from headwise.compress.uptraining import UptrainResult as UptrainResult
@@ -52,7 +53,7 @@ __getattr__, __all__ = lazy_exports(
         ],
         "headwise.compress.pruning": ["PruneResult", "choose", "level", "prune"],
         "headwise.compress.recalling": ["recall_tasks", "why_no_recall"],
-        "headwise.compress.selection": ["rank", "select"],
+        "headwise.compress.selection": ["greedy_order", "rank", "select"],
         "headwise.compress.uptraining": ["UptrainResult", "uptrain"],
         "headwise.compress.validity": ["check_probe"],
         "headwise.compress.verdicts": ["PassKeys", "recall_verdict"],

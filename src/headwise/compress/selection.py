@@ -76,9 +76,27 @@ def select(
     greedy measures each step all that may still go, exactly; of grouped heads it takes whole parts, by what a
     head of them costs.
     """
-    if by != "greedy":
-        order = rank(subject, texts, by, seed=seed, on_progress=on_progress)
-        return choose(subject.model, order, count, protect=protect, rule=rule, uniform=uniform)
+    if by == "greedy":
+        return sorted(
+            greedy_order(
+                subject, texts, count, protect=protect, rule=rule, uniform=uniform, on_progress=on_progress
+            )
+        )
+    order = rank(subject, texts, by, seed=seed, on_progress=on_progress)
+    return choose(subject.model, order, count, protect=protect, rule=rule, uniform=uniform)
+
+
+def greedy_order(
+    subject: Subject,
+    texts: Sequence[Sequence[int]],
+    count: int,
+    *,
+    protect: Collection[HeadOf] = (),
+    rule: Rule = "groups",
+    uniform: bool = False,
+    on_progress: OnProgress | None = None,
+) -> list[HeadOf]:
+    """Return which heads to remove, in the order in which they go; see `select`."""
     counts = head_counts(subject.model)
     shielded = set(protect)
     check_there(sorted(shielded), counts)
@@ -109,7 +127,7 @@ def select(
         room[layer] -= len(part)
         if on_progress is not None:
             on_progress(len(gone), count)
-    return sorted(gone)
+    return gone
 
 
 def _costs(sweep: Sweep, parts: Sequence[Sequence[HeadOf]], gone: Sequence[HeadOf]) -> list[float]:
