@@ -7,7 +7,7 @@
 
 Orders: importance (gradients), ablation (what silencing each alone costs), greedy (the one that costs least,
 given those that are gone; slow), random (by lot, several draws for each model), protected (importance,
-but the heads that look most at the values asked for stay). One head stays in each layer. Losses are on text
+but the retrieval heads stay). One head stays in each layer. Losses are on text
 after that by which heads were ranked, as differences to the whole model; recall is asked in rows as
 `headwise judge` does, and said only where the whole models reach 95 %. Intervals are Student's t over the
 models; one alone has none.
@@ -31,7 +31,7 @@ from headwise.compress import choose, greedy_order, prune, rank, recall_scores, 
 from headwise.compress.probes import Recall
 from headwise.compress.pruning import HeadOf
 from headwise.compress.rows import losses
-from headwise.compress.validity import retrieval_scores
+from headwise.compress.validity import retrieval_heads
 from headwise.compress.verdicts import GATE
 from headwise.hub import Subject, open_subject
 from headwise.hub.surgery import head_counts
@@ -40,8 +40,6 @@ from headwise.report.tables import aligned
 from headwise.student_t import mean_interval
 
 ORDERS = ("importance", "ablation", "greedy", "protected", "random")
-RETRIEVAL = 0.1
-"""A head looks at the values asked for if it puts at least this share of its weight there."""
 
 
 @dataclass(frozen=True)
@@ -78,8 +76,7 @@ def choices(
         elif name == "random":
             found[name] = [by(rank(subject, texts, "random", seed=seed)) for seed in range(draws)]
         elif name == "protected":
-            looks = [head for head, score in retrieval_scores(subject, task).items() if score >= RETRIEVAL]
-            found[name] = [by(rank(subject, texts, "importance"), looks)]
+            found[name] = [by(rank(subject, texts, "importance"), retrieval_heads(subject, task))]
         else:
             found[name] = [by(rank(subject, texts, name))]
     return found

@@ -153,6 +153,22 @@ def test_prune_takes_heads_out_in_rounds_and_lets_the_model_learn(
     assert result["loss_after"] < plain["loss_after"]  # the text is short, and learned by heart
 
 
+def test_heads_that_look_things_up_are_protected(
+    headwise: Callable, make_recaller: Callable, tmp_path: Path
+) -> None:
+    subject = make_recaller()
+    save_model(tmp_path / "recalls", subject.gpt, subject.tokenizer)
+    text = tmp_path / "text.txt"
+    text.write_text("the quick brown fox 12 jumps over.\n the lazy dog sits there. " * 4, encoding="utf-8")
+    options = ["--count", "4", "--data", text, "--tokens", "100", "--held-out", "100", "-q", "--json"]
+    result = last_json(headwise("prune", tmp_path / "recalls", *options, "-o", tmp_path / "kept"))
+    assert result["protected"] == ["1.0"]
+    given = last_json(
+        headwise("prune", tmp_path / "recalls", *options, "--protect", "none", "-o", tmp_path / "any")
+    )
+    assert given["protected"] == []
+
+
 def test_group_keeps_a_hugging_face_model_in_its_class(
     headwise: Callable, model: Path, data: Path, tmp_path: Path
 ) -> None:

@@ -13,7 +13,7 @@ from headwise.compress import PassKeys, check_probe, group, judge, judged_rows, 
 from headwise.compress.footprint import footprint, speeds
 from headwise.compress.judging import Judgement
 from headwise.compress.recalling import recall_tokens
-from headwise.compress.validity import retrieval_scores
+from headwise.compress.validity import retrieval_heads, retrieval_scores
 from headwise.compress.verdicts import GATE, recall_verdicts
 from headwise.cost.timing import turns
 from headwise.hub.subject import OwnSubject
@@ -223,6 +223,7 @@ def test_recall_fails_without_the_heads_that_look_at_the_answer(make_recaller: M
     scores = retrieval_scores(subject, task)
     assert scores[1, 0] == pytest.approx(1.0)
     assert max(score for head, score in scores.items() if head != (1, 0)) < 0.2
+    assert retrieval_heads(subject, task) == [(1, 0)]
     found = check_probe(subject, task)
     assert found.order[0] == (1, 0)
     assert found.valid

@@ -68,7 +68,9 @@ def prune(
     ] = False,
     protect: Annotated[
         str | None,
-        typer.Option(help="Heads that stay, as for --heads. Default: all induction heads; `none` for none."),
+        typer.Option(
+            help="Heads that stay, as for --heads. Default: all induction and retrieval heads; `none` for none."
+        ),
     ] = None,
     data: Data = None,
     tokens: Calibration = 20_000,
@@ -100,7 +102,7 @@ def prune(
 
     calibration, unseen = calibration_rows(subject, model, data, tokens, held_out)
     if kept is None:
-        kept = [] if chosen is not None else _induction_heads(subject, calibration)
+        kept = [] if chosen is not None else _lookers(subject, calibration)
     learn = None if recover is None else _learner(subject, model, data, calibration, recover, seed)
     before = losses(subject.model, unseen)
     texts = [row[0].tolist() for row in calibration]
@@ -208,9 +210,15 @@ def _learner(
     return lambda model: compress.uptrain(model, subject.model, learned, **recipe).model
 
 
-def _induction_heads(subject: Subject, rows: list[Tensor]) -> list[tuple[int, int]]:
+def _lookers(subject: Subject, rows: list[Tensor]) -> list[HeadOf]:
+    """Return the induction heads and the retrieval heads, which losses alone do not tell the worth of."""
+    from headwise import compress
     from headwise.heads import roles, statistics
 
     found = roles(statistics(subject, [row[0].tolist() for row in rows[:4]], repeated=True).table)
     found = found[found["role"] == "induction"]
-    return list(zip(found["layer"].tolist(), found["head"].tolist(), strict=True))
+    heads = {*zip(found["layer"].tolist(), found["head"].tolist(), strict=True)}
+    if compress.why_no_recall(subject, longest=subject.max_tokens) is None:
+        task = compress.recall_tasks(subject, powers=[1.0], rows=16, longest=subject.max_tokens)[0]
+        heads |= {*compress.retrieval_heads(subject, task)}
+    return sorted(heads)

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from headwise.compress.uptraining_folder import uptrain_folder as uptrain_folder
     from headwise.compress.uptraining_plan import UptrainConfig as UptrainConfig
     from headwise.compress.validity import check_probe as check_probe
+    from headwise.compress.validity import retrieval_heads as retrieval_heads
     from headwise.compress.verdicts import PassKeys as PassKeys
     from headwise.compress.verdicts import recall_verdict as recall_verdict
 
@@ -55,7 +56,7 @@ __getattr__, __all__ = lazy_exports(
         "headwise.compress.recalling": ["recall_tasks", "why_no_recall"],
         "headwise.compress.selection": ["greedy_order", "rank", "select"],
         "headwise.compress.uptraining": ["UptrainResult", "uptrain"],
-        "headwise.compress.validity": ["check_probe"],
+        "headwise.compress.validity": ["check_probe", "retrieval_heads"],
         "headwise.compress.verdicts": ["PassKeys", "recall_verdict"],
         "headwise.compress.uptraining_folder": ["UptrainOutcome", "uptrain_folder"],
         "headwise.compress.uptraining_plan": ["UptrainConfig"],

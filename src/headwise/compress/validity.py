@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 OTHERS = 0.25
 """A task is valid if as many random heads cost at most this share of what the retrieval heads cost."""
 
+RETRIEVAL = 0.4
+"""The weight on the value asked for that makes a head a retrieval head."""
+
 
 @dataclass(frozen=True)
 class Silenced:
@@ -162,6 +165,14 @@ def retrieval_scores(subject: Subject, task: Recall, *, batch: int = 8) -> dict[
     return {
         (layer, head): float(each) / asked for layer, found in sums.items() for head, each in enumerate(found)
     }
+
+
+def retrieval_heads(subject: Subject, task: Recall) -> list[HeadId]:
+    """Return the heads that put at least 0.4 of their weight on the value asked for, on average.
+
+    The threshold is that of the role of induction heads, and ours.
+    """
+    return [head for head, score in retrieval_scores(subject, task).items() if score >= RETRIEVAL]
 
 
 def _share(subject: Subject, task: Recall, silent: Sequence[HeadId]) -> float:
