@@ -69,7 +69,8 @@ def prune(
     protect: Annotated[
         str | None,
         typer.Option(
-            help="Heads that stay, as for --heads. Default: all induction and retrieval heads; `none`: none."
+            help="Heads that stay, as for --heads. Default: all induction and retrieval heads; `none` for "
+            "none."
         ),
     ] = None,
     data: Data = None,
