@@ -25,7 +25,7 @@ VERBS = {
     "ablate": "Measure what each head of a model is worth: what is lost when it alone is silenced.",
     "compare-heads": "Compare two models head by head: what each head looks at, and what it adds.",
     "view": "Write one self-contained page about the heads of a model.",
-    "serve": "Serve that page live: type a text, switch heads off, watch what the model expects and writes.",
+    "serve": "Serve the page of heads on this machine: type a text, switch heads off, and see what changes.",
     "group": "Give a model fewer key/value heads, without training, so that it computes nearly the same.",
     "prune": "Take heads out of a model, the dispensable ones first.",
     "uptrain": "Let a model that lost heads learn on, for a small share of what its parent learned from.",
