@@ -92,7 +92,7 @@ def prune(
     before = losses(subject.model, unseen)
     made = compress.prune(subject.model, chosen, protect=kept)
     after = losses(made.model, unseen)
-    told = write_like(subject, made.model, out)
+    told = write_like(subject, made.model, out, made.removed)
     named = [f"{layer}.{head}" for layer, head in made.removed]
     if as_json:
         result = {
