@@ -200,10 +200,10 @@ def test_another_model_is_chosen(visit: Callable[..., Visit]) -> None:
 
 def test_korean_and_a_phone(visit: Callable[..., Visit]) -> None:
     page = visit(locale="ko-KR", viewport={"width": 390, "height": 844})
-    assert page.find(".live h2").inner_text() == "직접 해 보기"
+    assert page.find(".live > .head-line h2").inner_text() == "직접 해 보기"
     assert page.page.evaluate("() => document.documentElement.scrollWidth") <= 390
     page.find('[data-role="language"]').select_option("en")
-    assert page.find(".live h2").inner_text() == "Try it"
+    assert page.find(".live > .head-line h2").inner_text() == "Try it"
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -8,7 +8,7 @@ class LivePanel {
     this.live = live;
     this.texts = [];  // elements with what they say, to be said again in another language
     const id = "live-text";
-    this.area = el("textarea", { id, "data-role": id, rows: 3, spellcheck: "false", dir: "auto", autocomplete: "off",
+    this.area = el("textarea", { id, "data-role": id, rows: 2, spellcheck: "false", dir: "auto", autocomplete: "off",
       oninput: (event) => { if (!event.isComposing) live.typed(); }, oncompositionend: () => live.typed(),
       onkeydown: (event) => { if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) live.typed(0); } });
     this.area.value = config.text;
@@ -21,6 +21,7 @@ class LivePanel {
     this.toggle = el("button", { type: "button", "data-role": "live-switch", onclick: () => live.toggle(live.view.state.chosen) });
     this.allOn = this.say(el("button", { type: "button", "data-role": "live-all-on", onclick: () => { live.silence([]); this.toggle.focus(); } }), "allOn");
     this.offList = el("div", { class: "chips" });
+    this.place = el("div", { class: "live-grid" });  // where the grid of heads goes
     this.next = el("div", { class: "live-box" });
     this.losses = el("div");
     this.tokens = this.field("newTokens", el("input", { type: "number", min: 1, max: config.most, value: Math.min(60, config.most), "data-role": "live-tokens" }));
@@ -33,11 +34,11 @@ class LivePanel {
       el("div", { class: "controls" }, [this.tokens, this.temperature, this.seed].map((input) => input.parentNode), this.writer, this.wrote), this.written);
     this.element = el("section", { class: "panel live" },
       el("div", { class: "head-line" }, this.say(el("h2"), "live"),
-        el("div", { class: "controls" }, config.models.length > 1 && this.models.parentNode, this.how.parentNode)),
+        el("div", { class: "controls" }, config.models.length > 1 && this.models.parentNode)),
       this.say(el("label", { for: id, class: "quiet" }), "liveText"), this.area,
       el("div", { class: "live-line" }, this.status, this.say(el("p", { class: "quiet" }), "liveHint")), this.fault,
-      el("div", { class: "live-off" }, this.say(el("span", { class: "quiet" }), "off"), this.offList, this.toggle, this.allOn),
-      el("div", { class: "live-results" }, this.next, el("div", { class: "live-box" }, this.losses, this.writing)));
+      el("div", { class: "live-off" }, this.say(el("span", { class: "quiet" }), "off"), this.offList, this.toggle, this.allOn, this.how.parentNode),
+      el("div", { class: "live-results" }, this.place, this.next, el("div", { class: "live-box" }, this.losses, this.writing)));
   }
 
   set({ text, model, how }) {

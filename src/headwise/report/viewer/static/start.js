@@ -128,7 +128,9 @@ class View {
         choice(t("theme"), ["auto", "light", "dark"].map((name) => [name, t(name)]), state.theme, (theme) => this.update({ theme }), { "data-role": "theme" }),
         choice(t("lang"), Object.keys(STRINGS).map((name) => [name, STRINGS[name].name]), state.language, (language) => this.update({ language }), { "data-role": "language" }),
         this.standalone && button(t("link"), () => copyText(this, location.href.split("#")[0] + this.address(), told), { title: t("linkHint"), "data-role": "link" }), told))));
-    parts.panels.replaceChildren(...this.store.data.notes.map((note) => el("p", { class: "note" }, note)), this.text, el("div", { class: "columns" }, this.grid, this.map, this.card));
+    if (this.live) this.live.panel.place.replaceChildren(this.grid);  // beside what switching its heads off changes
+    parts.panels.replaceChildren(...this.store.data.notes.map((note) => el("p", { class: "note" }, note)), this.text,
+      el("div", { class: this.live ? "columns two" : "columns" }, !this.live && this.grid, this.map, this.card));
     parts.footer.replaceChildren(t(this.live ? "footerLive" : "footer", this.store.data.version));
     this.grid.mark();
     this.paint();
