@@ -118,3 +118,44 @@ def test_what_is_looked_at_is_what_view_shows(subject: Subject) -> None:
     assert other["panes"][0]["layers"][1] != island["panes"][0]["layers"][1]
     assert "induction" in both["columns"]
     assert "induction" not in other["columns"]
+
+
+@pytest.fixture(scope="module", params=["fills in", "predicts nothing"])
+def encoder(request: pytest.FixtureRequest) -> Subject:
+    hf = pytest.importorskip("transformers")
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"]
+    engine = Tokenizer(models.WordLevel({word: at for at, word in enumerate(words)}, unk_token="[UNK]"))
+    engine.pre_tokenizer = pre_tokenizers.Whitespace()
+    engine.post_processor = processors.TemplateProcessing(
+        "[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    marks = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")}
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 32}
+    torch.manual_seed(0)
+    kind = hf.BertForMaskedLM if request.param == "fills in" else hf.BertModel
+    model = kind(hf.BertConfig(vocab_size=len(words), initializer_range=0.5, **sizes))
+    return Subject.of(model, hf.PreTrainedTokenizerFast(tokenizer_object=engine, **marks), request.param)
+
+
+@pytest.mark.parametrize("how", ["zero", "mean"])
+def test_an_encoder_is_measured_as_its_ablation_measures_it(encoder: Subject, how: Any) -> None:
+    ids = encoder.encode("a b c d e f g h a b c d")
+    fills_in = encoder.predicts == "masked token"
+    found = reading(encoder, ids, [(0, 2)], how, 4)
+    measured = ablate(
+        encoder, [ids], how=how, measure="loss" if fills_in else "output", heads=[(0, 2)], retrieval=None
+    )
+    assert found["loss"]["delta"] == pytest.approx(measured.table["delta"][0], abs=2e-6)
+    if fills_in:
+        hidden = [4 if at == 4 else index for at, index in enumerate(ids)]
+        with torch.no_grad():
+            shares = torch.softmax(encoder.run(encoder.batch([hidden]))[0, 4].double(), 0)
+        assert {one["id"]: one["plain"] for one in found["candidates"]} == {
+            one["id"]: float(shares[one["id"]]) for one in found["candidates"]
+        }
+        assert reading(encoder, ids, [], how, 0)["candidates"] == []  # a special token stands there
+    else:
+        assert found["candidates"] == []
+        assert found["losses"]["plain"] is None
