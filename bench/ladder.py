@@ -21,17 +21,19 @@ import json
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, get_args
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from headwise.attention import MultiHeadAttention
 from headwise.compress import group, recall_lines, recall_rows, recall_scores, uptrain
 from headwise.compress.grouping import Method
+from headwise.compress.probes import Recall
 from headwise.compress.rows import losses
 from headwise.files import write_text
 from headwise.model import GPT, GPTConfig, load_model, save_model
@@ -202,18 +204,21 @@ class Ladder:
         self.rows: list[dict[str, Any]] = read_rows(self.log)
         alphabet = {character: number for number, character in _vocabulary(texts.tokenizer)}
         self.recall = {
-            pairs: recall_rows(
-                48,
-                4 * pairs,
-                pairs,
-                keys=[alphabet[key] for key in KEYS],
-                values=[alphabet[value] for value in VALUES],
-                answered=True,
-                power=1.0,
-                seed=4,
+            pairs: after_a_line(
+                recall_rows(
+                    48,
+                    4 * pairs,
+                    pairs,
+                    keys=[alphabet[key] for key in KEYS],
+                    values=[alphabet[value] for value in VALUES],
+                    answered=True,
+                    power=1.0,
+                    seed=4,
+                ),
+                alphabet["\n"],
             )
             for pairs in PAIRS
-            if 4 * pairs <= size.shape["block_size"]
+            if 4 * pairs < size.shape["block_size"]
         }
 
     def known(self, **about: Any) -> bool:
@@ -350,6 +355,16 @@ def prepared(model: nn.Module, bf16: bool) -> Any:
 
 def _vocabulary(tokenizer: Tokenizer) -> list[tuple[int, str]]:
     return [(number, tokenizer.decode([number])) for number in range(tokenizer.vocab_size)]
+
+
+def after_a_line(task: Recall, line_end: int) -> Recall:
+    """Let rows begin as lines of text do, after the end of another."""
+    return replace(
+        task,
+        ids=F.pad(task.ids, (1, 0), value=line_end),
+        wanted=F.pad(task.wanted, (1, 0), value=-100),
+        gap=F.pad(task.gap, (1, 0)),
+    )
 
 
 def _share(scores: dict[tuple[int, int], Any]) -> float:
