@@ -83,7 +83,7 @@ def group(
     n_kv_head: how many key/value heads to leave, in every layer or for each layer; a divisor of what it has.
     method: `mean`, `first`, `mean+renorm` look at the weights only. `aligned` and `aligned+renorm` turn heads
         to one another first, `closed` finds the best shared head, `fitted` goes on from there until every
-        head attends as nearly as it did as it can; these need calibration texts. Each layer is calibrated on
+        head reads as nearly what it did as it can; these need calibration texts. Each layer is calibrated on
         what the converted layers below it give. `auto` measures all of them on text that they were not
         fitted to and keeps the best.
     texts: calibration texts, some 10,000 to 50,000 tokens; or rows of token ids (B, T), which a bare model
