@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from headwise.hub import open_subject
+from headwise.hub.origin import head_numbers
 from headwise.hub.surgery import head_counts
 from headwise.model import GPT, GPTConfig, load_model, save_model
 from headwise.text import Tokenizer
@@ -119,6 +120,25 @@ def test_prune_counts_heads_and_leaves_the_protected(
     assert len(result["removed"]) == 3
     assert not set(result["removed"]) & {"0.0", "0.1", "1.3"}
     assert result["protected"] == ["0.0", "0.1", "1.3"]
+
+
+def test_heads_keep_their_numbers_however_often_others_are_taken_out(
+    headwise: Callable, model: Path, data: Path, tmp_path: Path
+) -> None:
+    one, two, page = tmp_path / "one", tmp_path / "two", tmp_path / "page.html"
+    last_json(
+        headwise("prune", model, "--heads", "0.1,1.0", "--data", data, *NUMBERS, "-o", one, "--json", "-q")
+    )
+    last_json(headwise("prune", one, "--heads", "0.1", "--data", data, *NUMBERS, "-o", two, "--json", "-q"))
+    assert head_numbers(model) is None
+    assert head_numbers(one) == {0: [0, 2, 3], 1: [1, 2, 3]}
+    assert head_numbers(two) == {0: [0, 3], 1: [1, 2, 3]}
+    last_json(headwise("view", two, "--text", "abc", "--beside", model, "-o", page, "--json"))
+    written = page.read_text(encoding="utf-8")
+    for heads in ("[0,3]", "[1,2,3]", "[0,1,2,3]"):
+        assert f'"heads":{heads}' in written
+    (two / "made_from.json").write_text('{"parent": "one", "heads": [1]}')
+    assert "is damaged" in headwise("view", two, "--text", "abc", "-o", page).err
 
 
 def test_export_and_import_come_back_to_the_same_model(

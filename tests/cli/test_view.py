@@ -55,7 +55,7 @@ def test_view_measures_on_a_corpus_and_silences(
     )
     assert (done.code, done.out, done.err) == (0, "", "")
     page = out.read_text(encoding="utf-8")
-    assert '"delta"' in page
+    assert '"delta","low"' in page
     assert '"how":"mean"' in page
     assert "corpus.txt: 3" in page
 
@@ -74,9 +74,32 @@ def test_view_puts_another_model_beside(headwise: Callable[..., Any], folder: Pa
     assert '"other":{' in out.read_text(encoding="utf-8")
 
 
+def test_a_corpus_tells_what_heads_are_worth_where_that_is_cheap(
+    headwise: Callable[..., Any], folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus, out = tmp_path / "corpus.txt", tmp_path / "page.html"
+    corpus.write_text("abc de fgh. " * 40)
+    options = ["--data", corpus, "--texts", "3", "--length", "16", "-o", out]
+    assert "note" not in headwise("view", folder, *options).out
+    assert '"delta","low"' in out.read_text(encoding="utf-8")
+    monkeypatch.setattr("headwise.cli.view._CHEAP", 10)
+    assert "--silence zero" in headwise("view", folder, *options).out
+    assert '"delta","low"' not in out.read_text(encoding="utf-8")
+
+
+def test_view_takes_a_pair_of_texts(headwise: Callable[..., Any], folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "page.html"
+    done = headwise("view", folder, "--text", "abc", "--second", "de", "-o", out, "--json")
+    assert json.loads(done.out)["tokens"] == 5
+    assert '"second":3' in out.read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["--second", "abc", "--data", "python-docs"], "give --text"),
+        (["--text", "abc", "--second", " "], "neither empty"),
+        (["--text", "abc", "--second", "de", "--continue", "2"], "leave out --second"),
         ([], "something to look at"),
         (["--text", "  "], "--text is empty"),
         (["--text", "abc", "--silence", "zero"], "give --data"),

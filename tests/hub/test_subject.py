@@ -224,6 +224,34 @@ def test_word_piece_labels_keep_the_mark_of_what_goes_on():
     assert subject.punctuation_ids == {7, 8, 12}  # ##. . !
 
 
+def test_of_a_pair_the_model_is_told_which_text_is_which():
+    model, tokenizer = bert(hf.BertModel), word_piece()
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        "[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    subject = Subject.of(model, tokenizer)
+    ids, second = subject.encode_pair("Playing .", "안녕하 !")
+    assert subject.labels(ids) == ["[CLS]", "play", "##ing", ".", "[SEP]", "안녕", "##하", "!", "[SEP]"]
+    assert second == 5
+    types = torch.tensor([[0] * 5 + [1] * 4])
+    with torch.no_grad():
+        wanted = model.eval()(torch.tensor([ids]), token_type_ids=types).last_hidden_state
+        other = model(torch.tensor([ids])).last_hidden_state
+        alone = subject.encode("Playing.")
+        both = subject.run(subject.batch([ids, alone]))
+        torch.testing.assert_close(subject.run(subject.batch([ids])), wanted, rtol=0, atol=0)
+        assert (wanted - other).abs().max() > 1e-3
+        torch.testing.assert_close(both[:1], wanted)
+        torch.testing.assert_close(both[1, : len(alone)], model(torch.tensor([alone])).last_hidden_state[0])
+
+
+def test_a_pair_for_a_model_without_segments_is_one_text_after_the_other():
+    subject = Subject.of(llama(), sentence_piece())
+    ids, second = subject.encode_pair("playing.", "안녕.")
+    assert ids[:second] == subject.encode("playing.")
+    assert ids[second:] == subject.encode("안녕.")
+
+
 def test_sentence_piece_labels_show_spaces_and_bytes():
     subject = Subject.of(llama(), sentence_piece())
     ids = subject.encode("playing 안녕.")

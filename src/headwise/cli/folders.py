@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,10 +18,13 @@ def check_new_folder(folder: Path) -> None:
         raise ValueError(f"{folder} is there already; remove it, or give another folder with --out")
 
 
-def write_like(subject: Subject, model: nn.Module, folder: Path) -> list[str]:
+def write_like(
+    subject: Subject, model: nn.Module, folder: Path, removed: Collection[tuple[int, int]] = ()
+) -> list[str]:
     """Write a model made of a subject's, in the same kind of folder; return what is to be told.
 
-    The folder keeps what the model was made of.
+    removed: the heads that it no longer has. The folder keeps what the model was made of, and the numbers
+    that its heads had there.
     """
     from headwise.compress import level
     from headwise.hub.export import save_transformers
@@ -32,16 +36,32 @@ def write_like(subject: Subject, model: nn.Module, folder: Path) -> list[str]:
     check_new_folder(folder)
     if isinstance(subject, OwnSubject) and isinstance(model, GPT):
         save_model(folder, model, subject.tokenizer)
-        write_origin(folder, subject.name)
+        write_origin(folder, subject.name, _left(subject, removed))
         return []
     notes = []
+    heads = _left(subject, removed)
     if len(set(head_counts(model))) > 1:
-        model = level(model)
+        model, heads = level(model), None  # which repeats heads
         counts = head_counts(model)[0]
         notes.append(
             f"stock classes hold one number of heads for all layers, so heads were repeated to {counts[1]} "
             "key/value heads in each: it computes the same, but its cache is that large"
         )
     save_transformers(folder, model, getattr(subject, "tokenizer", None))
-    write_origin(folder, subject.name)
+    write_origin(folder, subject.name, heads)
     return notes
+
+
+def _left(subject: Subject, removed: Collection[tuple[int, int]]) -> dict[int, list[int]] | None:
+    """Return by layer the numbers of the heads that are left, None where none was ever taken out."""
+    from headwise.hub.origin import head_numbers
+
+    before = head_numbers(subject.name)
+    if before is None:
+        if not removed:
+            return None
+        before = {layer.index: list(range(layer.n_head)) for layer in subject.layers}
+    return {
+        layer: [number for at, number in enumerate(numbers) if (layer, at) not in removed]
+        for layer, numbers in before.items()
+    }

@@ -136,7 +136,7 @@ def prune(
             on_stage=lambda model, _: float(losses(model, unseen).mean()),
         )
     after = losses(made.model, unseen)
-    told = write_like(subject, made.model, out)
+    told = write_like(subject, made.model, out, made.removed)
     named = _names(made.removed)
     if as_json:
         result = {

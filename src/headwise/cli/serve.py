@@ -62,6 +62,7 @@ def serve(
             raise ValueError(
                 f"serve needs {name} ({error}); install it with `pip install headwise[page]`"
             ) from error
+    from headwise.hub.origin import head_numbers
     from headwise.report.server import Address, Desk, Limits, make_app
     from headwise.report.server import serve as run
     from headwise.report.server.first_text import first_text
@@ -79,7 +80,10 @@ def serve(
             host, port, token=token, names=allow_host or ()
         )  # before models, which take long
         try:
-            desks = [Desk(open_model(name, device, unknown), most=limits.waiting) for name in models]
+            desks = [
+                Desk(open_model(name, device, unknown), most=limits.waiting, heads=head_numbers(name))
+                for name in models
+            ]
             begin = first_text(desks[0].subject, models[0], limits.tokens) if text is None else text
             app = make_app(desks, begin, limits)
         except BaseException:

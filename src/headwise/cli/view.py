@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 Silence = Literal["no", "zero", "mean", "resample"]
 
+_CHEAP = 5e11
+"""Parameters × tokens × heads up to which a default may silence each head: under a minute on a small CPU."""
+
 
 def view(
     model: Annotated[
@@ -26,6 +29,12 @@ def view(
         typer.Argument(help="A model folder of ours, or a Hugging Face folder or name (needs the extra hf)."),
     ],
     text: Annotated[str | None, typer.Option(help="The text to show the heads on.")] = None,
+    second: Annotated[
+        str | None,
+        typer.Option(
+            help="A second text, read together with --text as a pair, in two segments if it has them."
+        ),
+    ] = None,
     data: Annotated[
         str | None,
         typer.Option(
@@ -45,9 +54,12 @@ def view(
         int | None, typer.Option(help="Tokens in each of them, as far as the model reads. Default: 256.")
     ] = None,
     silence: Annotated[
-        Silence,
-        typer.Option(help="Also measure what each head is worth, by silencing it this way (needs --data)."),
-    ] = "no",
+        Literal["auto", "no", "zero", "mean", "resample"],
+        typer.Option(
+            help="Measure what each head is worth on --data, by silencing it this way. auto: zero, where a "
+            "small model takes no more than a minute or so."
+        ),
+    ] = "auto",
     go_on: Annotated[
         int,
         typer.Option("--continue", help="Let the model write so many more tokens first, and mark them."),
@@ -67,7 +79,11 @@ def view(
         raise ValueError("view needs something to look at: give --text '…', or --data with a corpus")
     if text is not None and not text.strip():
         raise ValueError("--text is empty; give a text of at least one character")
-    if silence != "no" and data is None:
+    if second is not None and (text is None or not second.strip()):
+        raise ValueError("--second is the other text of a pair; give --text '…' as well, and neither empty")
+    if second is not None and go_on:
+        raise ValueError("--continue goes on with one text; leave out --second")
+    if silence not in ("auto", "no") and data is None:
         raise ValueError("--silence measures on a corpus; give --data as well")
     for name, number in (("--texts", texts), ("--length", length)):
         if number is not None and data is None:
@@ -82,6 +98,7 @@ def view(
 
     check_place(out)
 
+    from headwise.hub.origin import head_numbers
     from headwise.report.viewer import HeadView, view_data
 
     subject = open_model(model, device, unknown)
@@ -97,11 +114,14 @@ def view(
         )
         measured_on = f"{corpus.name}: {len(measured)} × {max(map(len, measured))}"
     shown = subject.encode(text) if text is not None else (measured or [])[0]
-    prompt = None
+    prompt = start = None
+    if text is not None and second is not None:
+        shown, start = subject.encode_pair(text, second)
     if go_on:
         from headwise.report.viewer.continuation import continued
 
         shown, prompt = continued(subject, shown, go_on)
+    how, note = _affordable(subject, measured) if silence == "auto" else (silence, "")
     heads = sum(layer.n_head for one in (subject, other) if one is not None for layer in one.layers)
 
     def look(one: Subject) -> ViewData:
@@ -109,12 +129,14 @@ def view(
             one,
             shown,
             texts=measured,
-            ablation=None if measured is None else _ablation(one, measured, silence, quiet),
-            how=silence,
+            ablation=None if measured is None else _ablation(one, measured, how, quiet),
+            how=how,
             title=title if one is subject else None,
             source=measured_on,
             prompt=prompt,
+            second=start,
             planned_heads=heads,
+            heads=head_numbers(one.name),
         )
 
     page = HeadView(look(subject), None if other is None else look(other))
@@ -129,7 +151,23 @@ def view(
         }
         print_json(result)
     elif not quiet:
+        if note:
+            typer.echo(f"note: {note}")
         typer.echo(f"wrote {out} ({size / 1e6:.1f} MB): open it in a browser")
+
+
+def _affordable(subject: Subject, texts: list[list[int]] | None) -> tuple[Silence, str]:
+    """Return how to silence heads where nothing is asked for, and what is to be told of it."""
+    from headwise.heads.documents import mask_id_of
+
+    masks = subject.predicts == "masked token" and mask_id_of(subject) is not None
+    if texts is None or not (subject.causal or masks) or min(map(len, texts)) < 2:
+        return "no", ""
+    heads = sum(layer.n_head for layer in subject.layers)
+    parameters = sum(parameter.numel() for parameter in subject.model.parameters())
+    if parameters * sum(map(len, texts)) * heads <= _CHEAP:
+        return "zero", ""
+    return "no", f"silencing {heads} heads would take long, so their worth is left out; --silence zero has it"
 
 
 def _ablation(

@@ -45,7 +45,7 @@ from headwise.compress.uptraining_plan import (
 )
 from headwise.files import write_json
 from headwise.hub.export import save_transformers
-from headwise.hub.origin import write_origin
+from headwise.hub.origin import head_numbers, write_origin
 from headwise.hub.subject import OwnSubject, Subject, open_subject
 from headwise.hub.surgery import next_token_logits
 from headwise.model import GPT, save_model
@@ -177,7 +177,7 @@ def uptrain_folder(
             learnt.append(
                 _learn(start, subject, folder, how, taught_by, config.kl, material, observer, device)
             )
-        write_origin(out, child)
+        write_origin(out, child, head_numbers(child))
         held_out = _loss(teacher.model, material, recipe)
         return UptrainOutcome(
             out,

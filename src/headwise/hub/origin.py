@@ -1,20 +1,24 @@
-"""What a model was made of, in a small file in its folder, so that later steps find its parent."""
+"""What a model was made of, in a small file in its folder, so that later steps find its parent and know by
+which numbers its heads went there."""
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from headwise.files import write_json
 
 FILE = "made_from.json"
 
 
-def write_origin(folder: Path, parent: str) -> None:
+def write_origin(folder: Path, parent: str, heads: Mapping[int, Sequence[int]] | None = None) -> None:
     """Keep the name of the model that the one in a folder was made of.
 
-    A folder is kept as the way from one to the other, so that both can be moved together.
+    A folder is kept as the way from one to the other, so that both can be moved together. heads: by layer,
+    the numbers of the heads that are left of those that there once were; None where none was taken out.
     """
     there = Path(parent)
     if there.exists():
@@ -22,7 +26,10 @@ def write_origin(folder: Path, parent: str) -> None:
             parent = Path(os.path.relpath(there.resolve(), folder.resolve())).as_posix()
         except ValueError:  # on another drive of Windows
             parent = str(there.resolve())
-    write_json(folder / FILE, {"parent": parent})
+    told: dict[str, object] = {"parent": parent}
+    if heads is not None:
+        told["heads"] = {str(layer): list(numbers) for layer, numbers in heads.items()}
+    write_json(folder / FILE, told)
 
 
 def origin_of(folder: Path | str) -> str | None:
@@ -31,14 +38,37 @@ def origin_of(folder: Path | str) -> str | None:
     Raises:
         ValueError: the file is damaged.
     """
-    path = Path(folder) / FILE
-    if not path.is_file():
+    told = _read(folder)
+    if told is None:
         return None
-    try:
-        parent = json.loads(path.read_text(encoding="utf-8"))["parent"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is damaged: it should say what the parent is") from error
+    parent = told["parent"]
     there = Path(folder) / str(parent)
     if there.exists() or str(parent).startswith((".", "/")):
         return os.path.normpath(there)
     return str(parent)
+
+
+def head_numbers(folder: Path | str) -> dict[int, list[int]] | None:
+    """Return by layer the numbers that the heads of a folder's model had before others were taken out.
+
+    None for a model of which none was taken out, or of which nothing is known. Raises ValueError as
+    `origin_of`.
+    """
+    told = _read(folder)
+    if told is None or told.get("heads") is None:
+        return None
+    try:
+        return {int(layer): [int(number) for number in numbers] for layer, numbers in told["heads"].items()}
+    except (AttributeError, TypeError, ValueError) as error:
+        raise ValueError(f"{Path(folder) / FILE} is damaged: its heads should be numbers by layer") from error
+
+
+def _read(folder: Path | str) -> dict[str, Any] | None:
+    path = Path(folder) / FILE
+    if not path.is_file():
+        return None
+    try:
+        told = json.loads(path.read_text(encoding="utf-8"))
+        return {"parent": told["parent"], "heads": told.get("heads")}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path} is damaged: it should say what the parent is") from error

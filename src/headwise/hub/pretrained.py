@@ -71,6 +71,13 @@ class PretrainedSubject(Subject):
             del ids[0]
         return ids
 
+    def encode_pair(self, first: str, second: str) -> tuple[list[int], int]:
+        pair = self.tokenizer(first, second, truncation=False, padding=False, verbose=False)
+        ids = list(pair["input_ids"])
+        alone = len(self.encode(second))
+        sides = pair.sequence_ids() if self.tokenizer.is_fast else [None] * (len(ids) - alone) + [1] * alone
+        return ids, sides.index(1) if 1 in sides else len(ids)
+
     def decode(self, ids: Sequence[int]) -> str:
         return str(self.tokenizer.decode(list(ids), clean_up_tokenization_spaces=False))
 
@@ -99,6 +106,19 @@ class PretrainedSubject(Subject):
     def _accepted(self) -> frozenset[str]:
         return frozenset(inspect.signature(self._runner.forward).parameters)
 
+    @cached_property
+    def _separator(self) -> int | None:
+        """The token after which the second of two texts begins, for a model that is told which is which."""
+        if "token_type_ids" not in self._accepted or getattr(self.model.config, "type_vocab_size", 1) < 2:
+            return None
+        pair = self.tokenizer("a", "a", truncation=False, padding=False, return_token_type_ids=True)
+        types = list(pair.get("token_type_ids") or [])
+        start = types.index(1) if 1 in types else 0
+        if not start or types != [0] * start + [1] * (len(types) - start):
+            return None
+        before = int(pair["input_ids"][start - 1])
+        return before if before in self.special_ids else None
+
     @property
     def pads_left(self) -> bool:
         # positions can be given, or are read off the padding, or only distances count
@@ -116,6 +136,9 @@ class PretrainedSubject(Subject):
             inputs["attention_mask"] = batch.real.long()
             if "position_ids" in self._accepted and self._padding_position is None:
                 inputs["position_ids"] = (batch.real.cumsum(dim=1) - 1).clamp(min=0)
+        if self._separator is not None:
+            ends = batch.real & (batch.ids == self._separator)
+            inputs["token_type_ids"] = (batch.real & (ends.cumsum(dim=1) > ends.long())).long()
         output = self._runner(**inputs)
         for name in ("logits", "prediction_logits", "last_hidden_state"):
             if name in output:

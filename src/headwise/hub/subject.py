@@ -91,6 +91,11 @@ class Subject(ABC):
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text, with the special tokens that its tokenizer adds; none for no text."""
 
+    def encode_pair(self, first: str, second: str) -> tuple[list[int], int]:
+        """Return the ids of two texts that are read together, and where the second begins."""
+        ids = self.encode(first)
+        return ids + self.encode(second), len(ids)
+
     @abstractmethod
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ids."""

@@ -242,6 +242,20 @@ def test_several_models_are_told_apart(serving: Callable[..., Any], subject: Sub
         make_app([Desk(subject)], "a b c", Limits(tokens=2))
 
 
+def test_heads_that_were_not_pruned_keep_their_numbers(serving: Callable[..., Any], subject: Subject) -> None:
+    numbers = {0: [0, 2, 4, 6], 1: [1, 3, 5, 7]}
+    found = serving([Desk(subject, heads=numbers)], "abc")
+    assert [layer["heads"] for layer in found.post("look", text=TEXT).json()["layers"]] == list(
+        numbers.values()
+    )
+    told = found.post("read", text=TEXT, off=[[1, 5]]).json()
+    assert told["loss"] == reading(subject, subject.encode(TEXT), [(1, 2)], "zero", None)["loss"]
+    assert found.error("read", text=TEXT, off=[[0, 1]]) == (
+        422,
+        "there is no head 1 in layer 0 of tiny: it has [0, 2, 4, 6]",
+    )
+
+
 def test_a_network_address_has_a_token(serving: Callable[..., Any], subject: Subject) -> None:
     found = serving([Desk(subject)], "abc", host="0.0.0.0")
     assert found.client.get("/").status_code == 401

@@ -39,7 +39,7 @@ def make_app(desks: Sequence[Desk], text: str, limits: Limits | None = None) -> 
     by_name = {desk.name: desk for desk in desks}
     if not by_name or len(by_name) < len(desks):
         raise ValueError("serve needs at least one model, and each once; name them by different paths")
-    lookers = {name: Looker(desk.subject) for name, desk in by_name.items()}
+    lookers = {name: Looker(desk.subject, desk.heads) for name, desk in by_name.items()}
     first = desks[0]
     island = lookers[first.name].look(ids_of(first, text, limits))
     config = {
@@ -71,7 +71,9 @@ def make_app(desks: Sequence[Desk], text: str, limits: Limits | None = None) -> 
         desk = desk_of(asked)
 
         def job() -> dict[str, Any]:
-            return lookers[desk.name].look(ids_of(desk, asked.text, limits), asked.off, asked.how)
+            return lookers[desk.name].look(
+                ids_of(desk, asked.text, limits), desk.places(asked.off), asked.how
+            )
 
         return _json(await _wanted(request, desk, job))
 
@@ -81,7 +83,7 @@ def make_app(desks: Sequence[Desk], text: str, limits: Limits | None = None) -> 
 
         def job() -> dict[str, Any]:
             ids = ids_of(desk, asked.text, limits)
-            return reading(desk.subject, ids, asked.off, asked.how, asked.at)
+            return reading(desk.subject, ids, desk.places(asked.off), asked.how, asked.at)
 
         return _json(await _wanted(request, desk, job))
 
@@ -98,7 +100,7 @@ def make_app(desks: Sequence[Desk], text: str, limits: Limits | None = None) -> 
             return Writing(
                 desk.subject,
                 ids,
-                asked.off,
+                desk.places(asked.off),
                 asked.how,
                 tokens=tokens,
                 sampling=sampling,

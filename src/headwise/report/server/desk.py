@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TypeVar
 
 import torch
 
+from headwise.heads.head_ids import HeadId
 from headwise.hub import Subject
 
 T = TypeVar("T")
@@ -32,9 +33,15 @@ class BusyError(Exception):
 class Desk:
     """A model and the thread in which it runs."""
 
-    def __init__(self, subject: Subject, *, most: int = 16) -> None:
-        """most: requests at once, the running one included."""
+    def __init__(
+        self, subject: Subject, *, most: int = 16, heads: Mapping[int, Sequence[int]] | None = None
+    ) -> None:
+        """most: requests at once, the running one included.
+
+        heads: by layer, the numbers that its heads had before others were removed, by which they go here.
+        """
         self.subject = subject
+        self.heads = heads
         self.name = subject.name
         self.most = most
         self.waiting = 0
@@ -78,6 +85,21 @@ class Desk:
         finally:
             for handle in handles:
                 handle.remove()
+
+    def places(self, heads: Sequence[HeadId]) -> list[HeadId]:
+        """Return heads that are named by their numbers by where they now are in their layer.
+
+        Raises ValueError for a head that is not there, or no longer.
+        """
+        if self.heads is None:
+            return list(heads)
+        found = []
+        for layer, head in heads:
+            left = list(self.heads.get(layer, ()))
+            if head not in left:
+                raise ValueError(f"there is no head {head} in layer {layer} of {self.name}: it has {left}")
+            found.append((layer, left.index(head)))
+        return found
 
     def close(self) -> None:
         """Stop what runs and refuse what comes."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -20,8 +20,10 @@ from headwise.report.viewer.pack import packed
 class Looker:
     """Looks at the heads of one model on any text; what no text changes is measured once."""
 
-    def __init__(self, subject: Subject) -> None:
+    def __init__(self, subject: Subject, heads: Mapping[int, Sequence[int]] | None = None) -> None:
+        """heads: by layer, the numbers that they go by; off names them by their places all the same."""
         self.subject = subject
+        self.heads = heads
         self._repeats: pd.DataFrame | None = None
 
     @torch.no_grad()
@@ -33,10 +35,10 @@ class Looker:
         if self._repeats is None:
             self._repeats = induction_scores(self.subject)
         switched = Switched(self.subject, document_of(self.subject, ids), off, how)
-        heads = sum(layer.n_head for layer in self.subject.layers) * (2 if switched.off else 1)
-        plain = view_data(self.subject, ids, repeats=self._repeats, planned_heads=heads)
+        room = sum(layer.n_head for layer in self.subject.layers) * (2 if switched.off else 1)
+        plain = view_data(self.subject, ids, repeats=self._repeats, planned_heads=room, heads=self.heads)
         if not switched.off:
             return packed(plain)
         with switched.on():
-            silent = view_data(self.subject, ids, repeats=False, planned_heads=heads)
+            silent = view_data(self.subject, ids, repeats=False, planned_heads=room, heads=self.heads)
         return packed(plain, silent)

@@ -18,6 +18,7 @@ from torch import nn
 from headwise import __version__
 from headwise.files import write_text
 from headwise.hub import Subject, open_subject
+from headwise.hub.origin import head_numbers
 from headwise.report.viewer.data import ViewData, view_data, weights_data
 from headwise.report.viewer.pack import packed
 
@@ -78,7 +79,8 @@ def view(
 
     source: a `Subject`; a model folder or name as `hub.open_subject` takes it; or a model in memory, with its
     tokenizer. beside: another model to compare with, such as the same one after training or pruning; both
-    have to cut the text into the same tokens. options: see `view_data`.
+    have to cut the text into the same tokens. options: see `view_data`. The heads of a folder from which some
+    were taken out keep their numbers.
 
     Raises ValueError for a text that is empty or too long, TypeError for a model without its tokenizer, and
     what `open_subject` raises.
@@ -89,13 +91,20 @@ def view(
         source = Subject.of(source, tokenizer)
     elif tokenizer is not None:
         raise TypeError("tokenizer goes with a model in memory; a Subject, folder or name has its own")
-    subject = source if isinstance(source, Subject) else open_subject(source)
+    subject, known = _opened(source)
     if beside is None:
-        return HeadView(view_data(subject, text, **options))
-    other = beside if isinstance(beside, Subject) else open_subject(beside)
+        return HeadView(view_data(subject, text, **known | options))
+    other, known_of_other = _opened(beside)
     heads = sum(layer.n_head for one in (subject, other) for layer in one.layers)
-    first = view_data(subject, text, planned_heads=heads, **options)
-    return HeadView(first, view_data(other, text, planned_heads=heads, **options))
+    first = view_data(subject, text, planned_heads=heads, **known | options)
+    return HeadView(first, view_data(other, text, planned_heads=heads, **known_of_other | options))
+
+
+def _opened(source: Subject | str | Path) -> tuple[Subject, dict[str, Any]]:
+    """Return a subject, and what its folder says of how to show it."""
+    if isinstance(source, Subject):
+        return source, {}
+    return open_subject(source), {"heads": head_numbers(source)}
 
 
 def view_weights(weights: Any, labels: Sequence[str], **options: Any) -> HeadView:
