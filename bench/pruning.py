@@ -29,10 +29,10 @@ from torch import nn
 from headwise.cli.subjects import calibration_rows
 from headwise.compress import choose, greedy_order, prune, rank, recall_scores, recall_tasks
 from headwise.compress.probes import Recall
-from headwise.compress.pruning import HeadOf
 from headwise.compress.rows import losses
 from headwise.compress.validity import retrieval_heads
 from headwise.compress.verdicts import GATE
+from headwise.heads.head_ids import HeadId
 from headwise.hub import Subject, open_subject
 from headwise.hub.surgery import head_counts
 from headwise.report.figures import save_figure
@@ -57,7 +57,7 @@ class Point:
     """By model: loss and recall; of random, the means over its draws."""
 
 
-Choose = Callable[[int], list[HeadOf]]
+Choose = Callable[[int], list[HeadId]]
 
 
 def choices(
@@ -65,7 +65,7 @@ def choices(
 ) -> dict[str, list[Choose]]:
     """Return for each order one or several ways to say which heads go."""
 
-    def by(order: list[HeadOf], protect: list[HeadOf] | None = None) -> Choose:
+    def by(order: list[HeadId], protect: list[HeadId] | None = None) -> Choose:
         return lambda count: choose(subject.model, order, count, protect=protect or [])
 
     found: dict[str, list[Choose]] = {}

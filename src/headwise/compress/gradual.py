@@ -9,11 +9,12 @@ from typing import Any, cast
 
 from torch import nn
 
-from headwise.compress.pruning import HeadOf, PruneResult, Rule, check_there, prune
+from headwise.compress.pruning import PruneResult, Rule, prune
+from headwise.heads.head_ids import HeadId, check_heads
 from headwise.hub.subject import OwnSubject, Subject
 from headwise.hub.surgery import head_counts
 
-Select = Callable[[Subject, int, Collection[HeadOf]], list[HeadOf]]
+Select = Callable[[Subject, int, Collection[HeadId]], list[HeadId]]
 """Gets a model, how many heads are to go and those that stay; returns those that go."""
 
 
@@ -21,7 +22,7 @@ Select = Callable[[Subject, int, Collection[HeadOf]], list[HeadOf]]
 class Stage:
     """One round of removing heads and learning on."""
 
-    removed: list[HeadOf]
+    removed: list[HeadId]
     """By their numbers in the model at first."""
     note: Any
     """What `on_stage` returned."""
@@ -34,7 +35,7 @@ def prune_gradually(
     steps: int,
     select: Select,
     recover: Callable[[nn.Module], nn.Module] | None = None,
-    protect: Collection[HeadOf] = (),
+    protect: Collection[HeadId] = (),
     rule: Rule = "groups",
     uniform: bool = False,
     on_stage: Callable[[nn.Module, int], Any] | None = None,
@@ -52,11 +53,11 @@ def prune_gradually(
         ValueError: as `choose`; no round, or more rounds than parts that can go.
     """
     before = head_counts(subject.model)
-    check_there(sorted(protect), before)
+    check_heads([h for h, _ in before], protect, "protect")
     rounds = _rounds(before, count, steps, rule, uniform)
     names = [list(range(h)) for h, _ in before]  # by layer, what each head was called at first
     model = subject.model
-    gone: list[HeadOf] = []
+    gone: list[HeadId] = []
     stages: list[Stage] = []
     for number in rounds:
         kept = [(layer, names[layer].index(head)) for layer, head in protect]

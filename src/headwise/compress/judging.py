@@ -6,7 +6,7 @@ Letters: N rows, L tokens of a row, R rows of text.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -19,13 +19,13 @@ from headwise.compress.probes import Recall, completes_bigram
 from headwise.compress.rows import ROW, losses, rows_of
 from headwise.compress.verdicts import GATE, PassKeys, Verdict, passkey_verdicts, recall_verdicts
 from headwise.heads.intervals import per_token
+from headwise.heads.sweep import OnProgress
 from headwise.hub.subject import Subject
 from headwise.text.corpus import Corpus
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-OnProgress = Callable[[int, int], None]
 Result = TypeVar("Result")
 
 

@@ -6,7 +6,7 @@ Letters: B rows of a batch, N rows, L tokens of a row; H query heads.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ from headwise.compress.probes import IGNORED, Recall, recall_scores
 from headwise.compress.verdicts import GATE
 from headwise.heads.head_ids import HeadId
 from headwise.heads.seam import AttentionCall, observe
-from headwise.heads.sweep import all_heads
+from headwise.heads.sweep import OnProgress, all_heads
 from headwise.heads.weights import weights_of
 from headwise.hub.modes import evaluating
 from headwise.hub.subject import Subject
@@ -109,7 +109,7 @@ def check_probe(
     *,
     draws: int = 9,
     seed: int = 0,
-    on_progress: Callable[[int, int], None] | None = None,
+    on_progress: OnProgress | None = None,
 ) -> ProbeCheck:
     """Silence the heads that look most at the values asked for, and as many others drawn at random.
 
