@@ -92,7 +92,8 @@ def prune(
         raise ValueError("--steps ranks heads anew, so it goes with --count and not with --heads")
     if count is not None and count < 1:
         raise ValueError(f"--count must be at least 1, got {count}")
-    from headwise.cli.folders import check_new_folder, write_like
+    from headwise.cli.folders import write_like
+    from headwise.files import check_new_folder
 
     check_new_folder(out)
     chosen = None if heads is None else _parsed(heads, "--heads")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from torch import nn
 
 from headwise.compress.pruning import PruneResult, Rule, prune
 from headwise.heads.head_ids import HeadId, check_heads
-from headwise.hub.subject import OwnSubject, Subject
+from headwise.hub.subject import Subject
 from headwise.hub.surgery import head_counts
 
 Select = Callable[[Subject, int, Collection[HeadId]], list[HeadId]]
@@ -61,7 +61,7 @@ def prune_gradually(
     stages: list[Stage] = []
     for number in rounds:
         kept = [(layer, names[layer].index(head)) for layer, head in protect]
-        chosen = select(_with_model(subject, model), number, kept)
+        chosen = select(subject.with_model(model), number, kept)
         model = prune(model, chosen, protect=kept).model
         removed = [(layer, names[layer][head]) for layer, head in chosen]
         names = [
@@ -87,10 +87,3 @@ def _rounds(counts: list[tuple[int, int]], count: int, steps: int, rule: Rule, u
     ends = [unit * (whole * (i + 1) // steps) for i in range(steps - 1)]
     ends.append(count)
     return [end - start for start, end in zip([0, *ends], ends, strict=False)]
-
-
-def _with_model(subject: Subject, model: nn.Module) -> Subject:
-    made = Subject.of(model, cast(Any, subject).tokenizer, subject.name)
-    if isinstance(made, OwnSubject) and isinstance(subject, OwnSubject):
-        made.unknown = subject.unknown
-    return made
