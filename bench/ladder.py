@@ -33,7 +33,7 @@ from torch import Tensor, nn
 from headwise.attention import MultiHeadAttention
 from headwise.compress import group, recall_lines, recall_rows, recall_scores, uptrain
 from headwise.compress.grouping import Method
-from headwise.compress.probes import Recall
+from headwise.compress.recall import Recall
 from headwise.compress.rows import losses
 from headwise.files import write_text
 from headwise.model import GPT, GPTConfig, load_model, save_model
@@ -49,9 +49,10 @@ WARM_UPS = 9
 """How many warm-ups there are at most, until 8 of 10 questions about 8 pairs are answered."""
 STEADY: dict[str, Any] = {"schedule": "constant", "warmup_steps": 10}
 METHODS = get_args(Method)
-TRAINED: tuple[Method, ...] = ("mean", "aligned+renorm", "fitted")
-"""The methods whose results are trained on."""
 SHARES = (0.005, 0.01, 0.02, 0.05)
+BEST: Method = "fitted"
+TRAINED: dict[Method, tuple[float, ...]] = {BEST: SHARES, "aligned+renorm": (0.05,), "mean": (0.05,)}
+"""The methods whose results are trained on, and for which shares of the parent's tokens."""
 FROM_NOTHING = {"learning_rate": LEARNING_RATES["muon"], "matrix_learning_rate": MATRIX_LEARNING_RATE}
 
 
@@ -292,33 +293,34 @@ class Ladder:
         return prepared(GPT(config), self.bf16)
 
     def climb(self, seed: int) -> None:
-        """Group a parent in every way, and train the results on."""
+        """Group a parent in every way, and then train some of the results on."""
         parent = self.parent(seed)
-        for g in self.size.counts:
-            for method in METHODS:
-                shares = SHARES if method in TRAINED else ()
-                at = {"seed": seed, "g": g, "method": method}
-                wanted = [(0.0, 0.0)] + [(share, 1.0) for share in shares]
-                if method == TRAINED[-1]:
-                    wanted += [(share, 0.0) for share in shares]  # plain cross-entropy beside
-                wanted = [(share, kl) for share, kl in wanted if not self.known(**at, share=share, kl=kl)]
-                if not wanted:
-                    continue
-                started = time.perf_counter()
-                child = prepared(group(parent, g, method, self.texts.calibration).model, self.bf16)
-                for share, kl in wanted:
-                    self.uptrained(child, parent, started, share=share, kl=kl, **at)
-                    started = time.perf_counter()
+        children: dict[tuple[int, Method], nn.Module] = {}
+        kinds: list[tuple[int, Method]] = [(g, method) for g in self.size.counts for method in METHODS]
+        for g, method in kinds:
+            started = time.perf_counter()
+            child = prepared(group(parent, g, method, self.texts.calibration).model, self.bf16)
+            children[g, method] = child
+            about = {"seed": seed, "g": g, "method": method, "share": 0.0, "kl": 0.0}
+            if not self.known(**about):
+                self.measure(child, 0, started, **about)
+        for g, method in kinds:
+            rows = [(share, 1.0) for share in TRAINED.get(method, ())]
+            if method == BEST:
+                rows.append((max(SHARES), 0.0))  # plain cross-entropy beside
+            for share, kl in rows:
+                about = {"seed": seed, "g": g, "method": method, "share": share, "kl": kl}
+                if not self.known(**about):
+                    self.uptrained(children[g, method], parent, **about)
 
     def controls(self, seed: int) -> None:
         """Train the parent on, and the children's shapes from nothing."""
         parent = self.parent(seed)
         most = max(SHARES)
         h = self.size.shape["n_head"]
-        for share in SHARES:
-            about: dict[str, Any] = {"seed": seed, "g": h, "method": "parent", "share": share, "kl": 0.0}
-            if not self.known(**about):
-                self.uptrained(parent, parent, time.perf_counter(), **about)
+        about: dict[str, Any] = {"seed": seed, "g": h, "method": "parent", "share": most, "kl": 0.0}
+        if not self.known(**about):
+            self.uptrained(parent, parent, **about)
         for g in self.size.counts:
             about = {"seed": seed, "g": g, "method": "from nothing", "share": most, "kl": 0.0}
             if not self.known(**about):
@@ -333,11 +335,12 @@ class Ladder:
         return self.texts.batches(self.texts.learned, amount, self.size.finest, 1000 + seed)
 
     def uptrained(
-        self, child: nn.Module, parent: nn.Module, started: float, *, share: float, kl: float, **at: Any
+        self, child: nn.Module, parent: nn.Module, *, seed: int, share: float, kl: float, **at: Any
     ) -> None:
-        batches = self.uptraining_batches(share, at["seed"]) if share else []
-        model = self.learn(child, parent, batches, kl, at["seed"]) if batches else child
-        self.measure(model, amount_of(batches), started, share=share, kl=kl, **at)
+        started = time.perf_counter()
+        batches = self.uptraining_batches(share, seed)
+        model = self.learn(child, parent, batches, kl, seed)
+        self.measure(model, amount_of(batches), started, seed=seed, share=share, kl=kl, **at)
 
     def _precision(self) -> AbstractContextManager[object]:
         # without the cache, which would keep the weights of the first step

@@ -28,11 +28,11 @@ from torch import nn
 
 from headwise.cli.subjects import calibration_rows
 from headwise.compress import choose, greedy_order, prune, rank, recall_scores, recall_tasks
-from headwise.compress.probes import Recall
-from headwise.compress.pruning import HeadOf
+from headwise.compress.recall import Recall
+from headwise.compress.retrieval import retrieval_heads
 from headwise.compress.rows import losses
-from headwise.compress.validity import retrieval_heads
-from headwise.compress.verdicts import GATE
+from headwise.compress.verdicts import CANNOT_JUDGE, GATE
+from headwise.heads.head_ids import HeadId
 from headwise.hub import Subject, open_subject
 from headwise.hub.surgery import head_counts
 from headwise.report.figures import save_figure
@@ -57,7 +57,7 @@ class Point:
     """By model: loss and recall; of random, the means over its draws."""
 
 
-Choose = Callable[[int], list[HeadOf]]
+Choose = Callable[[int], list[HeadId]]
 
 
 def choices(
@@ -65,7 +65,7 @@ def choices(
 ) -> dict[str, list[Choose]]:
     """Return for each order one or several ways to say which heads go."""
 
-    def by(order: list[HeadOf], protect: list[HeadOf] | None = None) -> Choose:
+    def by(order: list[HeadId], protect: list[HeadId] | None = None) -> Choose:
         return lambda count: choose(subject.model, order, count, protect=protect or [])
 
     found: dict[str, list[Choose]] = {}
@@ -92,6 +92,19 @@ def part(subject: Subject) -> int:
     return math.lcm(*(h // g for h, g in head_counts(subject.model) if h))
 
 
+def task_of(subject: Subject, given: argparse.Namespace) -> Recall:
+    (task,) = recall_tasks(
+        subject,
+        keys=given.recall_keys,
+        values=given.recall_values,
+        pairs=[given.pairs],
+        powers=[1.0],
+        rows=given.rows,
+        longest=subject.max_tokens,
+    )
+    return task
+
+
 def curves(given: argparse.Namespace) -> tuple[list[Point], list[float]]:
     """Return all points, and what the whole models recall."""
     values: dict[tuple[str, int], list[tuple[float, float]]] = {}
@@ -101,15 +114,7 @@ def curves(given: argparse.Namespace) -> tuple[list[Point], list[float]]:
         subject = open_subject(source)
         fitted, unseen = calibration_rows(subject, source, given.data, given.tokens, given.held_out)
         texts = [row[0].tolist() for row in fitted]
-        (task,) = recall_tasks(
-            subject,
-            keys=given.recall_keys,
-            values=given.recall_values,
-            pairs=[given.pairs],
-            powers=[1.0],
-            rows=given.rows,
-            longest=subject.max_tokens,
-        )
+        task = task_of(subject, given)
         layers = head_counts(subject.model)
         if number and sum(h for h, _ in layers) != heads:
             raise SystemExit(f"{source} has not as many heads as {given.model[0]}; give seeds of one model")
@@ -162,7 +167,7 @@ def lines(points: list[Point]) -> list[str]:
                 f"{100 * p.share:.0f} %",
                 f"{p.loss:+.4f}",
                 "–" if p.loss_interval is None else "{:+.4f} … {:+.4f}".format(*p.loss_interval),
-                "cannot judge" if p.recall is None else f"{100 * p.recall:.1f} %",
+                CANNOT_JUDGE if p.recall is None else f"{100 * p.recall:.1f} %",
                 "–"
                 if p.recall_interval is None
                 else "{:.1f} … {:.1f}".format(*(100 * end for end in p.recall_interval)),
@@ -196,7 +201,7 @@ def figure_of(points: list[Point], whole: list[float], chance: float) -> Figure:
     right.axhline(chance, color="black", linewidth=0.8, linestyle=":")
     right.set_ylabel("share of right answers (dotted: guessing)")
     if min(whole) < GATE:
-        right.set_title("cannot judge: a whole model does not reach 95 %", fontsize="medium")
+        right.set_title(f"{CANNOT_JUDGE}: a whole model does not reach 95 %", fontsize="medium")
     for axes in (left, right):
         axes.set_xlabel("share of heads gone")
         axes.grid(alpha=0.3)
@@ -228,16 +233,8 @@ def main() -> None:
         found = {"models": given.model, "recall_whole": whole, "points": [asdict(p) for p in points]}
         given.json.write_text(json.dumps(found, indent=1))
     if given.plot:
-        subject = open_subject(given.model[0])
-        (task,) = recall_tasks(
-            subject,
-            keys=given.recall_keys,
-            values=given.recall_values,
-            pairs=[given.pairs],
-            powers=[1.0],
-            rows=1,
-        )
-        save_figure(figure_of(points, whole, task.chance), given.plot)
+        chance = task_of(open_subject(given.model[0]), given).chance
+        save_figure(figure_of(points, whole, chance), given.plot)
 
 
 if __name__ == "__main__":

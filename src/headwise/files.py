@@ -37,6 +37,12 @@ def check_place(path: Path) -> None:
         raise ValueError(f"cannot write {path}: you may not write into {there}")
 
 
+def check_new_folder(folder: Path) -> None:
+    """Raise ValueError if there is something at the folder; ask before long work."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ValueError(f"{folder} is there already; remove it, or give another folder with --out")
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside `path`; on success flush it and rename it over `path`.

@@ -215,7 +215,7 @@ def test_group_keeps_a_hugging_face_model_in_its_class(
         (["prune", "{model}", "--count", "2", "--steps", "3"], "steps must lie in 1 … 2, got 3"),
         (["prune", "{model}", "--count", "1", "--recover", "0"], "tokens must be at least 1, got 0"),
         (["prune", "{model}", "--heads", "0-1"], "layer.head with commas"),
-        (["prune", "{model}", "--heads", "7.0"], "7.0"),
+        (["prune", "{model}", "--heads", "7.0"], "heads names layer 7"),
         (["prune", "{model}", "--heads", "0.1", "--protect", "0.1"], "protected"),
     ],
 )

@@ -11,14 +11,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from headwise.compress.judging import text_losses
-from headwise.compress.probes import (
-    completes_bigram,
-    passkey_scores,
+from headwise.compress.passkeys import passkey_scores
+from headwise.compress.recall import (
     recall_lines,
     recall_rows,
     recall_scores,
 )
+from headwise.compress.text_loss import completes_bigram, text_losses
 from headwise.compress.verdicts import recall_verdict
 from headwise.hub.subject import OwnSubject
 from headwise.model import GPT, GPTConfig

@@ -12,8 +12,8 @@ from torch import Tensor
 from headwise.compress import PassKeys, check_probe, group, judge, judged_rows, recall_rows, recall_tasks
 from headwise.compress.footprint import footprint, speeds
 from headwise.compress.judging import Judgement
-from headwise.compress.recalling import recall_tokens
-from headwise.compress.validity import retrieval_heads, retrieval_scores
+from headwise.compress.recall_tokens import recall_tokens
+from headwise.compress.retrieval import retrieval_heads, retrieval_scores
 from headwise.compress.verdicts import GATE, recall_verdicts
 from headwise.cost.timing import turns
 from headwise.hub.subject import OwnSubject

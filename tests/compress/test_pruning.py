@@ -152,8 +152,10 @@ def test_protected_and_missing_heads_are_refused(make_gpt: Make) -> None:
     model = make_gpt(n_head=4, d_head=6)
     with pytest.raises(ValueError, match=r"heads 0\.1 are protected"):
         prune(model, [(0, 1), (1, 1)], protect=[(0, 1), (0, 2)])
-    with pytest.raises(ValueError, match=r"heads 0\.4, 2\.0 are not there; the layers 0 … 1 have 4 heads"):
+    with pytest.raises(ValueError, match=r"heads names head 4 of layer 0, which has heads 0 … 3"):
         prune(model, [(0, 4), (2, 0)])
+    with pytest.raises(TypeError, match="heads must hold pairs"):
+        prune(model, ["0.1"])
 
 
 ORDER = [(1, 3), (1, 0), (0, 2), (1, 1), (0, 0), (1, 2), (0, 1), (0, 3)]

@@ -6,8 +6,9 @@ import re
 from dataclasses import replace
 
 from headwise.compress.footprint import Footprint, Speed
-from headwise.compress.judging import Judgement, TextLoss
-from headwise.compress.probes import Score
+from headwise.compress.judging import Judgement
+from headwise.compress.recall import Score
+from headwise.compress.text_loss import TextLoss
 from headwise.compress.validity import ProbeCheck, Silenced
 from headwise.compress.verdicts import Verdict
 from headwise.cost.timing import Timing

@@ -14,7 +14,7 @@ def export(model: Model, out: NewFolder) -> None:
     It becomes a LlamaForCausalLM, or a GPT2LMHeadModel where it is built like one, with its tokenizer. A
     model that no stock class can hold is refused, with the reasons.
     """
-    from headwise.cli.folders import check_new_folder
+    from headwise.files import check_new_folder
 
     check_new_folder(out)
     from headwise.hub.export import export as write

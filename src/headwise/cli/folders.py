@@ -6,16 +6,12 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from headwise.files import check_new_folder
+
 if TYPE_CHECKING:
     from torch import nn
 
     from headwise.hub import Subject
-
-
-def check_new_folder(folder: Path) -> None:
-    """Raise ValueError if there is something at the folder; ask before long work."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ValueError(f"{folder} is there already; remove it, or give another folder with --out")
 
 
 def write_like(
@@ -47,7 +43,7 @@ def write_like(
             f"stock classes hold one number of heads for all layers, so heads were repeated to {counts[1]} "
             "key/value heads in each: it computes the same, but its cache is that large"
         )
-    save_transformers(folder, model, getattr(subject, "tokenizer", None))
+    save_transformers(folder, model, subject.tokenizer)
     write_origin(folder, subject.name, heads)
     return notes
 

@@ -55,7 +55,8 @@ def group(
     if (kv_heads is None) == (cache is None):
         raise ValueError("say how far to go: either --kv-heads 2, or --cache 0.25")
     counts = None if kv_heads is None else _counts(kv_heads)
-    from headwise.cli.folders import check_new_folder, write_like
+    from headwise.cli.folders import write_like
+    from headwise.files import check_new_folder
 
     check_new_folder(out)
     subject = open_model(model, device, unknown)

@@ -18,7 +18,7 @@ def import_(
 
     What headwise has no place for is refused, with the reasons.
     """
-    from headwise.cli.folders import check_new_folder
+    from headwise.files import check_new_folder
 
     check_new_folder(out)
     from headwise.hub.import_ import import_folder

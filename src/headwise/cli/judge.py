@@ -15,8 +15,8 @@ from headwise.cli.subjects import (
     TableOut,
     Text,
     check_outputs,
-    open_data,
     open_model,
+    open_text,
     progress_of,
     tell_outputs,
     write_outputs,
@@ -25,7 +25,7 @@ from headwise.cli.subjects import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from headwise.compress.probes import Recall
+    from headwise.compress.recall import Recall
     from headwise.hub import Subject
 
 _READ_BEFORE = 24_000
@@ -168,8 +168,6 @@ def judge(
     is lost in retrieval, so that is asked for plainly. Where the parent itself does not reach 95 % in a
     probe, nothing follows for its children, and their cells say "cannot judge".
     """
-    if text is not None and data is not None:
-        raise ValueError("give either --text or --data, not both")
     if tokens < 2:
         raise ValueError(f"--tokens must be at least 2, got {tokens}")
     if skip is not None and skip < 0:
@@ -184,13 +182,13 @@ def judge(
     from headwise import compress
     from headwise.compress.footprint import this_machine
     from headwise.compress.judging import check_alike
-    from headwise.text.corpus import Corpus
+    from headwise.hub.subject import most_tokens
 
+    corpus = open_text(models[0], text, data)
     subjects = [open_model(model, device, unknown) for model in models]
     check_alike(subjects, [])
     parent = subjects[0]
-    longest = min((s.max_tokens for s in subjects if s.max_tokens is not None), default=None)
-    corpus = open_data(models[0], data) if text is None else Corpus.from_text(text, "--text")
+    longest = most_tokens(subjects)
     left_out = skip if skip is not None else 0 if text is not None else _READ_BEFORE
     rows = compress.judged_rows(subjects, corpus, skip=left_out, most=tokens)
     notes: list[str] = []

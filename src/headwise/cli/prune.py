@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
-    from headwise.compress.pruning import HeadOf
+    from headwise.heads.head_ids import HeadId
     from headwise.hub import Subject
 
 _ROWS = 4
@@ -92,7 +92,8 @@ def prune(
         raise ValueError("--steps ranks heads anew, so it goes with --count and not with --heads")
     if count is not None and count < 1:
         raise ValueError(f"--count must be at least 1, got {count}")
-    from headwise.cli.folders import check_new_folder, write_like
+    from headwise.cli.folders import write_like
+    from headwise.files import check_new_folder
 
     check_new_folder(out)
     chosen = None if heads is None else _parsed(heads, "--heads")
@@ -100,6 +101,7 @@ def prune(
     subject = open_model(model, device, unknown)
     from headwise import compress
     from headwise.compress.rows import losses
+    from headwise.heads.head_ids import head_names
 
     calibration, unseen = calibration_rows(subject, model, data, tokens, held_out)
     if kept is None:
@@ -109,7 +111,7 @@ def prune(
     texts = [row[0].tolist() for row in calibration]
     with progress_of("choosing heads", quiet) as progress:
 
-        def select(now: Subject, number: int, stay: Collection[HeadOf]) -> list[HeadOf]:
+        def select(now: Subject, number: int, stay: Collection[HeadId]) -> list[HeadId]:
             if chosen is not None:
                 return chosen
             return compress.select(
@@ -137,20 +139,20 @@ def prune(
         )
     after = losses(made.model, unseen)
     told = write_like(subject, made.model, out, made.removed)
-    named = _names(made.removed)
+    named = head_names(made.removed)
     if as_json:
         result = {
             "model": subject.name,
             "folder": str(out),
             "removed": named,
-            "protected": _names(kept),
+            "protected": head_names(kept),
             "n_head": [h for h, _ in made.after],
             "n_kv_head": [g for _, g in made.after],
             "cache_share": made.cache_share,
             "loss_before": float(before.mean()),
             "loss_after": float(after.mean()),
             "held_out_tokens": len(after),
-            "rounds": [{"removed": _names(stage.removed), "loss": stage.note} for stage in stages],
+            "rounds": [{"removed": head_names(stage.removed), "loss": stage.note} for stage in stages],
             "recovered_on": recover,
             "notes": told,
         }
@@ -158,10 +160,10 @@ def prune(
         return
     typer.echo(f"{subject.name}: took out {len(named)} heads: {', '.join(named)}")
     if kept:
-        typer.echo(f"protected: {', '.join(_names(kept))}")
+        typer.echo(f"protected: {', '.join(head_names(kept))}")
     for number, stage in enumerate(stages, 1):
         if steps > 1:
-            gone = ", ".join(_names(stage.removed))
+            gone = ", ".join(head_names(stage.removed))
             typer.echo(f"round {number}: loss {stage.note:.4f} without {gone} too")
     typer.echo(
         f"loss on {len(after):,} unseen tokens: {before.mean():.4f} → {after.mean():.4f} nats (perplexity "
@@ -179,10 +181,6 @@ def _parsed(text: str, option: str) -> list[tuple[int, int]]:
     if len(found) < len(parts):
         raise ValueError(f"{option} must name heads as layer.head with commas, such as 0.3,2.1, got {text!r}")
     return found
-
-
-def _names(heads: Collection[HeadOf]) -> list[str]:
-    return [f"{layer}.{head}" for layer, head in heads]
 
 
 def _learner(
@@ -211,7 +209,7 @@ def _learner(
     return lambda model: compress.uptrain(model, subject.model, learned, **recipe).model
 
 
-def _lookers(subject: Subject, rows: list[Tensor]) -> list[HeadOf]:
+def _lookers(subject: Subject, rows: list[Tensor]) -> list[HeadId]:
     """Return the induction heads and the retrieval heads, which losses alone do not tell the worth of."""
     from headwise import compress
     from headwise.heads import roles, statistics

@@ -63,7 +63,7 @@ def serve(
                 f"serve needs {name} ({error}); install it with `pip install headwise[page]`"
             ) from error
     from headwise.hub.origin import head_numbers
-    from headwise.report.server import Address, Desk, Limits, make_app
+    from headwise.report.server import Address, Limits, Worker, make_app
     from headwise.report.server import serve as run
     from headwise.report.server.first_text import first_text
 
@@ -80,12 +80,12 @@ def serve(
             host, port, token=token, names=allow_host or ()
         )  # before models, which take long
         try:
-            desks = [
-                Desk(open_model(name, device, unknown), most=limits.waiting, heads=head_numbers(name))
+            workers = [
+                Worker(open_model(name, device, unknown), most=limits.waiting, heads=head_numbers(name))
                 for name in models
             ]
-            begin = first_text(desks[0].subject, models[0], limits.tokens) if text is None else text
-            app = make_app(desks, begin, limits)
+            begin = first_text(workers[0].subject, models[0], limits.tokens) if text is None else text
+            app = make_app(workers, begin, limits)
         except BaseException:
             address.socket.close()
             raise
@@ -98,4 +98,4 @@ def serve(
 
                 webbrowser.open(url)
 
-        run(app, desks, address, ready)
+        run(app, workers, address, ready)

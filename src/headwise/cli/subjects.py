@@ -93,6 +93,18 @@ def open_data(source: str, data: str | None) -> Corpus:
     return open_corpus(_DEFAULT_DATA)
 
 
+def open_text(source: str, text: str | None, data: str | None) -> Corpus:
+    """Return the text that a verb was given, itself or by where it is taken from; see `open_data`.
+
+    Raises ValueError for both at once.
+    """
+    from headwise.text.corpus import Corpus
+
+    if text is not None and data is not None:
+        raise ValueError("give either --text or --data, not both")
+    return open_data(source, data) if text is None else Corpus.from_text(text, "--text")
+
+
 def read_texts(
     subject: Subject, source: str, text: str | None, data: str | None, texts: int, length: int
 ) -> list[list[int]]:
@@ -101,12 +113,8 @@ def read_texts(
     Raises ValueError for both kinds of text at once, and as `sample_texts` does.
     """
     from headwise.heads.texts import sample_texts
-    from headwise.text.corpus import Corpus
 
-    if text is not None and data is not None:
-        raise ValueError("give either --text or --data, not both")
-    corpus = open_data(source, data) if text is None else Corpus.from_text(text, "--text")
-    return sample_texts(subject, corpus, texts=texts, length=length)
+    return sample_texts(subject, open_text(source, text, data), texts=texts, length=length)
 
 
 def check_outputs(out: Path | None, plot: Path | None, data: str | None, *models: str) -> None:

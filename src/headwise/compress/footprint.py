@@ -5,7 +5,6 @@ Letters: T tokens.
 
 from __future__ import annotations
 
-import inspect
 import platform
 import time
 from collections.abc import Sequence
@@ -20,8 +19,9 @@ from headwise.cost.formats.reader import from_hf_config
 from headwise.cost.own import from_config
 from headwise.cost.timing import Timing, timing_of, turns
 from headwise.cost.workload import Workload
+from headwise.hub.caches import cache_name
 from headwise.hub.modes import evaluating
-from headwise.hub.subject import Subject
+from headwise.hub.subject import Subject, most_tokens
 from headwise.model import GPT
 
 _DTYPES = {torch.float64: "fp64", torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
@@ -45,7 +45,7 @@ def footprint(subject: Subject, length: int) -> Footprint:
     """Fill a cache with so many tokens and count what is in it.
 
     Raises:
-        ValueError: more tokens than the model can read, or none.
+        ValueError: more tokens than the model can read, or none; a model without a cache.
     """
     check_length([subject], length, least=1)
     model = subject.model
@@ -113,7 +113,7 @@ def this_machine(device: torch.device) -> str:
 
 def check_length(subjects: Sequence[Subject], length: int, *, least: int) -> None:
     """Raise ValueError unless all models can read so many tokens."""
-    longest = min((s.max_tokens for s in subjects if s.max_tokens is not None), default=None)
+    longest = most_tokens(subjects)
     if length < least or (longest is not None and length > longest):
         raise ValueError(f"length must lie in {least} … {longest or 'any'} tokens, got {length}")
 
@@ -160,8 +160,10 @@ def _step(model: nn.Module, ids: Tensor, cache: Any) -> None:
 
 
 def _cache_name(model: nn.Module) -> str:
-    """Return what a model of transformers calls its cache, which changed with 5.24."""
-    return "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
+    name = cache_name(model)
+    if name is None:
+        raise ValueError(f"{type(model).__name__} keeps no keys and values, so its cache cannot be measured")
+    return name
 
 
 def _cache_bytes(cache: Any) -> int:

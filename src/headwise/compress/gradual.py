@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from torch import nn
 
-from headwise.compress.pruning import HeadOf, PruneResult, Rule, check_there, prune
-from headwise.hub.subject import OwnSubject, Subject
+from headwise.compress.pruning import PruneResult, Rule, prune
+from headwise.heads.head_ids import HeadId, check_heads
+from headwise.hub.subject import Subject
 from headwise.hub.surgery import head_counts
 
-Select = Callable[[Subject, int, Collection[HeadOf]], list[HeadOf]]
+Select = Callable[[Subject, int, Collection[HeadId]], list[HeadId]]
 """Gets a model, how many heads are to go and those that stay; returns those that go."""
 
 
@@ -21,7 +22,7 @@ Select = Callable[[Subject, int, Collection[HeadOf]], list[HeadOf]]
 class Stage:
     """One round of removing heads and learning on."""
 
-    removed: list[HeadOf]
+    removed: list[HeadId]
     """By their numbers in the model at first."""
     note: Any
     """What `on_stage` returned."""
@@ -34,7 +35,7 @@ def prune_gradually(
     steps: int,
     select: Select,
     recover: Callable[[nn.Module], nn.Module] | None = None,
-    protect: Collection[HeadOf] = (),
+    protect: Collection[HeadId] = (),
     rule: Rule = "groups",
     uniform: bool = False,
     on_stage: Callable[[nn.Module, int], Any] | None = None,
@@ -52,15 +53,15 @@ def prune_gradually(
         ValueError: as `choose`; no round, or more rounds than parts that can go.
     """
     before = head_counts(subject.model)
-    check_there(sorted(protect), before)
+    check_heads([h for h, _ in before], protect, "protect")
     rounds = _rounds(before, count, steps, rule, uniform)
     names = [list(range(h)) for h, _ in before]  # by layer, what each head was called at first
     model = subject.model
-    gone: list[HeadOf] = []
+    gone: list[HeadId] = []
     stages: list[Stage] = []
     for number in rounds:
         kept = [(layer, names[layer].index(head)) for layer, head in protect]
-        chosen = select(_with_model(subject, model), number, kept)
+        chosen = select(subject.with_model(model), number, kept)
         model = prune(model, chosen, protect=kept).model
         removed = [(layer, names[layer][head]) for layer, head in chosen]
         names = [
@@ -86,10 +87,3 @@ def _rounds(counts: list[tuple[int, int]], count: int, steps: int, rule: Rule, u
     ends = [unit * (whole * (i + 1) // steps) for i in range(steps - 1)]
     ends.append(count)
     return [end - start for start, end in zip([0, *ends], ends, strict=False)]
-
-
-def _with_model(subject: Subject, model: nn.Module) -> Subject:
-    made = Subject.of(model, cast(Any, subject).tokenizer, subject.name)
-    if isinstance(made, OwnSubject) and isinstance(subject, OwnSubject):
-        made.unknown = subject.unknown
-    return made

@@ -5,85 +5,28 @@ Letters: N rows, L tokens of a row, R rows of text.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from headwise.compress.footprint import Footprint, Speed, footprint, speeds
-from headwise.compress.probes import Recall, completes_bigram
-from headwise.compress.rows import ROW, losses, rows_of
-from headwise.compress.verdicts import GATE, PassKeys, Verdict, passkey_verdicts, recall_verdicts
-from headwise.heads.intervals import per_token
-from headwise.hub.subject import Subject
+from headwise.compress.passkeys import PassKeys
+from headwise.compress.recall import Recall
+from headwise.compress.rows import ROW, rows_of
+from headwise.compress.text_loss import TextLoss, each_text_loss
+from headwise.compress.verdicts import GATE, Verdict, passkey_verdicts, recall_verdicts
+from headwise.heads.sweep import OnProgress
+from headwise.hub.subject import Subject, most_tokens
 from headwise.text.corpus import Corpus
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-OnProgress = Callable[[int, int], None]
 Result = TypeVar("Result")
-
-
-@dataclass(frozen=True)
-class TextLoss:
-    """Losses of a model on a text, in nats per token."""
-
-    loss: float
-    recurring: float
-    """On tokens that complete a pair of tokens that stood earlier in the row; nan if there are none."""
-    other: float
-    """On all other tokens."""
-    more: float
-    """How much more than the parent's; 0 for the parent."""
-    low: float
-    high: float
-    """The 95 % interval of `more`, from the differences row by row."""
-
-    @property
-    def perplexity(self) -> float:
-        return math.exp(self.loss)
-
-    def bits_per_byte(self, tokens: int, text_bytes: int) -> float:
-        """Return the loss in bits per byte of a text of so many predicted tokens and bytes."""
-        return self.loss * tokens / text_bytes / math.log(2)
-
-
-def text_losses(models: Sequence[nn.Module], rows: Sequence[Tensor]) -> list[TextLoss]:
-    """Return the losses of a parent and its children on the same rows of tokens (1, T).
-
-    Rows are taken for independent of one another, which tokens are not.
-
-    Raises:
-        ValueError: fewer than two rows.
-    """
-    return list(_text_losses(models, rows))
-
-
-def _text_losses(models: Sequence[nn.Module], rows: Sequence[Tensor]) -> Iterator[TextLoss]:
-    rows = [row for batch in rows for row in torch.split(batch, 1)]
-    if len(rows) < 2:
-        raise ValueError(f"an interval needs at least 2 rows of text, got {len(rows)}")
-    recurring = torch.cat([completes_bigram(row).flatten() for row in rows]).cpu()
-    sizes = [row.shape[1] - 1 for row in rows]
-    parent = torch.empty(0)
-    for number, model in enumerate(models):
-        found = losses(model, rows)
-        parent = found if number == 0 else parent
-        sums = torch.stack([part.sum() for part in torch.split(found - parent, sizes)])
-        more = per_token(sums, torch.tensor(sizes))
-        yield TextLoss(
-            loss=float(found.mean()),
-            recurring=float(found[recurring].mean()),
-            other=float(found[~recurring].mean()),
-            more=more.mean,
-            low=more.low,
-            high=more.high,
-        )
 
 
 @dataclass(frozen=True)
@@ -163,7 +106,7 @@ class Judgement:
                     "high": verdict.more[number].high,
                     "chance": verdict.chance,
                     "asked": verdict.asked,
-                    "verdict": "" if verdict.can_judge else "cannot judge",
+                    "verdict": verdict.remark,
                 }
 
     def to_json(self) -> dict[str, Any]:
@@ -193,7 +136,7 @@ def _verdict_json(verdict: Verdict) -> dict[str, Any]:
     return {name: value for name, value in which.items() if value is not None} | {
         "chance": verdict.chance,
         "asked": verdict.asked,
-        "verdict": "" if verdict.can_judge else "cannot judge",
+        "verdict": verdict.remark,
         "shares": verdict.shares,
         "more": [asdict(more) for more in verdict.more],
     }
@@ -208,7 +151,7 @@ def judged_rows(
     Raises:
         ValueError: as `rows_of`, and for models that make other tokens of the text.
     """
-    length = min([ROW, *(s.max_tokens for s in subjects if s.max_tokens is not None)])
+    length = min(ROW, most_tokens(subjects) or ROW)
     found = [rows_of(subject, corpus.chunks(), length=length, skip=skip, most=most) for subject in subjects]
     for subject, rows in zip(subjects, found, strict=True):
         if [row.tolist() for row in rows] != [row.tolist() for row in found[0]]:
@@ -252,7 +195,7 @@ def judge(
             on_progress(next(done), steps)
         return result
 
-    text = [told(loss) for loss in _text_losses(models, rows)]
+    text = [told(loss) for loss in each_text_loss(models, rows)]
     recalled = [told(recall_verdicts(models, task, gaps)) for task in recall]
     predicted = [token for row in rows for token in row[:, 1:].flatten().tolist()]
     parent = subjects[0]

@@ -14,6 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from headwise.heads.head_ids import HeadId, check_heads, head_names
 from headwise.hub.surgery import (
     LayerHandle,
     head_counts,
@@ -25,9 +26,6 @@ from headwise.hub.surgery import (
 from headwise.model.blocks import Block
 from headwise.model.heads import NoHeads
 
-HeadOf = tuple[int, int]
-"""A query head by the number of its layer and its own there, both counted from 0."""
-
 Rule = Literal["groups", "within"]
 
 
@@ -36,7 +34,7 @@ class PruneResult:
     """A model with heads removed."""
 
     model: nn.Module
-    removed: list[HeadOf]
+    removed: list[HeadId]
     before: list[tuple[int, int]]
     """Query heads and key/value heads of each layer."""
     after: list[tuple[int, int]]
@@ -47,7 +45,7 @@ class PruneResult:
         return sum(g for _, g in self.after) / sum(g for _, g in self.before)
 
 
-def prune(model: nn.Module, heads: Collection[HeadOf], *, protect: Collection[HeadOf] = ()) -> PruneResult:
+def prune(model: nn.Module, heads: Collection[HeadId], *, protect: Collection[HeadId] = ()) -> PruneResult:
     """Return a copy of a model without these heads; it computes what the model does with them gated to zero.
 
     model: a GPT of ours or a Llama-shaped transformers model. Layers may come out different: our own folder
@@ -58,11 +56,13 @@ def prune(model: nn.Module, heads: Collection[HeadOf], *, protect: Collection[He
             heads of a layer of a transformers model, whose classes have no layer without attention.
     """
     before = head_counts(model)
+    check_heads([h for h, _ in before], heads, "heads")
     removed = sorted(set(heads))
-    check_there(removed, before)
     kept_by_force = sorted(set(removed) & set(protect))
     if kept_by_force:
-        raise ValueError(f"heads {_named(kept_by_force)} are protected; leave them out of what is removed")
+        raise ValueError(
+            f"heads {', '.join(head_names(kept_by_force))} are protected; leave them out of what is removed"
+        )
     made = copy.deepcopy(model)
     for handle in layer_handles(made):
         here = {head for layer, head in removed if layer == handle.index}
@@ -74,14 +74,14 @@ def prune(model: nn.Module, heads: Collection[HeadOf], *, protect: Collection[He
 
 def choose(
     model: nn.Module,
-    order: Sequence[HeadOf],
+    order: Sequence[HeadId],
     count: int,
     *,
-    protect: Collection[HeadOf] = (),
+    protect: Collection[HeadId] = (),
     rule: Rule = "groups",
     uniform: bool = False,
     least: int = 1,
-) -> list[HeadOf]:
+) -> list[HeadId]:
     """Return which `count` heads to remove, by an order of all heads, the dispensable ones first.
 
     rule: where query heads share key/value heads, `groups` removes whole groups, which makes the cache
@@ -98,8 +98,8 @@ def choose(
         raise ValueError(f"least must be at least 0, got {least}")
     place = {head: rank for rank, head in enumerate(order)}
     parts = removable_parts(model, order, rule)
+    check_heads([h for h, _ in head_counts(model)], protect, "protect")
     shielded = set(protect)
-    check_there(sorted(shielded), head_counts(model))
     if uniform:
         each = share_of_layer(parts, count)
         return sorted(
@@ -108,7 +108,7 @@ def choose(
     return sorted(_take(parts, count, shielded, least, place))
 
 
-def removable_parts(model: nn.Module, order: Sequence[HeadOf], rule: Rule) -> list[list[list[HeadOf]]]:
+def removable_parts(model: nn.Module, order: Sequence[HeadId], rule: Rule) -> list[list[list[HeadId]]]:
     """Return for each layer what can be removed piece by piece, the dispensable first; see `choose`.
 
     Raises:
@@ -153,7 +153,7 @@ def level(model: nn.Module) -> nn.Module:
     return made
 
 
-def _parts(layer: int, h: int, g: int, place: dict[HeadOf, int], rule: Rule) -> list[list[HeadOf]]:
+def _parts(layer: int, h: int, g: int, place: dict[HeadId, int], rule: Rule) -> list[list[HeadId]]:
     """Return what can be removed from a layer piece by piece, the dispensable first."""
     if not h:
         return []
@@ -165,17 +165,17 @@ def _parts(layer: int, h: int, g: int, place: dict[HeadOf, int], rule: Rule) -> 
     return sorted(groups, key=lambda heads: _mean_place(heads, place))
 
 
-def _mean_place(heads: list[HeadOf], place: dict[HeadOf, int]) -> float:
+def _mean_place(heads: list[HeadId], place: dict[HeadId, int]) -> float:
     return sum(place[head] for head in heads) / len(heads)
 
 
 def _take(
-    layers: list[list[list[HeadOf]]], count: int, shielded: set[HeadOf], least: int, place: dict[HeadOf, int]
-) -> list[HeadOf]:
+    layers: list[list[list[HeadId]]], count: int, shielded: set[HeadId], least: int, place: dict[HeadId, int]
+) -> list[HeadId]:
     """Take `count` heads from the parts of the layers, the dispensable first."""
     free = [(number, part) for number, parts in enumerate(layers) for part in parts if not shielded & {*part}]
     left = [len(parts) - least for parts in layers]
-    taken: list[HeadOf] = []
+    taken: list[HeadId] = []
     for number, part in sorted(free, key=lambda item: _mean_place(item[1], place)):
         if left[number] > 0 and len(taken) + len(part) <= count:
             taken += part
@@ -185,7 +185,7 @@ def _take(
     return taken
 
 
-def not_exactly(count: int, nearest: int, free: Sequence[Sequence[HeadOf]]) -> ValueError:
+def not_exactly(count: int, nearest: int, free: Sequence[Sequence[HeadId]]) -> ValueError:
     """Return the error for a number of heads that the parts that may go do not add up to."""
     sizes = sorted({len(part) for part in free})
     return ValueError(
@@ -264,22 +264,6 @@ def _padded(heads: Tensor, size: int, more: int, more_groups: int) -> Tensor:
     grouped = torch.cat((grouped, each), dim=1)
     groups = grouped.new_zeros(more_groups, *grouped.shape[1:])
     return torch.cat((grouped, groups)).flatten(0, 1)
-
-
-def check_there(heads: Sequence[HeadOf], counts: list[tuple[int, int]]) -> None:
-    """Raise ValueError for heads that layers of these numbers of heads do not have."""
-    strange = [
-        head for head in heads if not (0 <= head[0] < len(counts) and 0 <= head[1] < counts[head[0]][0])
-    ]
-    if strange:
-        raise ValueError(
-            f"heads {_named(strange)} are not there; the layers 0 … {len(counts) - 1} have "
-            f"{_listed({h for h, _ in counts})} heads, counted from 0"
-        )
-
-
-def _named(heads: Sequence[HeadOf]) -> str:
-    return ", ".join(f"{layer}.{head}" for layer, head in heads)
 
 
 def _listed(numbers: Collection[int]) -> str:

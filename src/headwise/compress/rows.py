@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from headwise.hub.modes import evaluating
 from headwise.hub.subject import Subject
 from headwise.hub.surgery import next_token_logits
 
@@ -78,12 +79,8 @@ def given_rows(source: Subject | nn.Module, texts: Iterable[str] | Sequence[Tens
 @torch.no_grad()
 def losses(model: nn.Module, rows: Sequence[Tensor]) -> Tensor:
     """Return the loss of every predicted token in nats, float64, of rows of tokens (B, T)."""
-    training = model.training
-    model.eval()
-    try:
+    with evaluating(model):
         return torch.cat([_row_losses(model, row) for row in rows])
-    finally:
-        model.train(training)
 
 
 def _row_losses(model: nn.Module, row: Tensor) -> Tensor:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import Literal
 
 from headwise.compress.pruning import (
-    HeadOf,
     Rule,
-    check_there,
     choose,
     not_exactly,
     removable_parts,
@@ -18,16 +16,15 @@ from headwise.compress.pruning import (
 from headwise.heads.ablation import ablate
 from headwise.heads.documents import CLASSES
 from headwise.heads.gate_gradients import importance
+from headwise.heads.head_ids import HeadId, check_heads
 from headwise.heads.sets import sweep_on
-from headwise.heads.sweep import Sweep, all_heads
+from headwise.heads.sweep import OnProgress, Sweep, all_heads
 from headwise.hub.subject import Subject
 from headwise.hub.surgery import head_counts
 
 Way = Literal["importance", "ablation", "greedy", "random"]
 """importance: gradients, in one pass. ablation: what silencing each alone costs. greedy: again and again the
 one that costs least, given those that are gone. random: by lot, to hold the others against."""
-
-OnProgress = Callable[[int, int], None]
 
 
 def rank(
@@ -37,7 +34,7 @@ def rank(
     *,
     seed: int = 0,
     on_progress: OnProgress | None = None,
-) -> list[HeadOf]:
+) -> list[HeadId]:
     """Return all heads, the dispensable ones first, each looked at alone.
 
     texts: ids of tokens. seed: for the lot.
@@ -65,12 +62,12 @@ def select(
     count: int,
     by: Way = "importance",
     *,
-    protect: Collection[HeadOf] = (),
+    protect: Collection[HeadId] = (),
     rule: Rule = "groups",
     uniform: bool = False,
     seed: int = 0,
     on_progress: OnProgress | None = None,
-) -> list[HeadOf]:
+) -> list[HeadId]:
     """Return which `count` heads to remove; the rest as for `rank` and `choose`.
 
     greedy measures each step all that may still go, exactly; of grouped heads it takes whole parts, by what a
@@ -91,15 +88,15 @@ def greedy_order(
     texts: Sequence[Sequence[int]],
     count: int,
     *,
-    protect: Collection[HeadOf] = (),
+    protect: Collection[HeadId] = (),
     rule: Rule = "groups",
     uniform: bool = False,
     on_progress: OnProgress | None = None,
-) -> list[HeadOf]:
+) -> list[HeadId]:
     """Return which heads to remove, in the order in which they go; see `select`."""
     counts = head_counts(subject.model)
+    check_heads([h for h, _ in counts], protect, "protect")
     shielded = set(protect)
-    check_there(sorted(shielded), counts)
     shared = rule == "within" and any(h != g for h, g in counts)
     order = rank(subject, texts, "importance") if shared else all_heads(subject)
     layers = removable_parts(subject.model, order, rule)
@@ -109,7 +106,7 @@ def greedy_order(
     may_go = [len(parts) - 1 for parts in layers]  # one stays
     room = [each] * len(layers)
     sweep = sweep_on(subject, texts)
-    gone: list[HeadOf] = []
+    gone: list[HeadId] = []
     while len(gone) < count:
         candidates = [
             (layer, part)
@@ -130,7 +127,7 @@ def greedy_order(
     return gone
 
 
-def _costs(sweep: Sweep, parts: Sequence[Sequence[HeadOf]], gone: Sequence[HeadOf]) -> list[float]:
+def _costs(sweep: Sweep, parts: Sequence[Sequence[HeadId]], gone: Sequence[HeadId]) -> list[float]:
     """Return what silencing each part costs beside what is silent already, in nats per head."""
     place = CLASSES.index("all")
     if all(len(part) == 1 for part in parts):  # what comes before their layers is computed once

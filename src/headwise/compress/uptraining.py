@@ -25,7 +25,7 @@ from headwise.hub.surgery import next_token_logits
 from headwise.model import GPT
 from headwise.text import Batches, TokenFile
 from headwise.training.config import LEARNING_RATES, MATRIX_LEARNING_RATE, TrainingConfig
-from headwise.training.config_file import described
+from headwise.training.config_file import problems_of
 from headwise.training.evaluation import token_losses
 from headwise.training.learner import Learner, Loss, cross_entropy
 from headwise.training.trainer import own_random_numbers
@@ -208,7 +208,7 @@ def uptraining_recipe(tokens: int, tokens_per_step: int, **fields: Any) -> Train
     try:
         return TrainingConfig(**rates | given | {"max_steps": max(1, -(-tokens // tokens_per_step))})
     except ValidationError as error:
-        raise ValueError("; ".join(described(detail) for detail in error.errors())) from None
+        raise ValueError("; ".join(problems_of(error))) from None
 
 
 def learner_of(model: nn.Module, recipe: TrainingConfig, parent: nn.Module | None, kl: float) -> Learner:

@@ -28,22 +28,17 @@ import torch
 from torch import nn
 
 from headwise.compress.uptraining import check_learnable, learner_of
-from headwise.compress.uptraining_plan import (
-    SETTINGS,
-    Control,
-    UptrainConfig,
+from headwise.compress.uptraining_config import SETTINGS, Control, UptrainConfig
+from headwise.compress.uptraining_plan import parent_of, recipes, wanted_tokens, window
+from headwise.compress.uptraining_text import (
     Vocabulary,
     kept_material,
     open_text,
     own_text,
-    parent_of,
     read_text,
-    recipes,
-    wanted_tokens,
-    window,
     write_material,
 )
-from headwise.files import write_json
+from headwise.files import check_new_folder, write_json
 from headwise.hub.export import save_transformers
 from headwise.hub.origin import head_numbers, write_origin
 from headwise.hub.subject import OwnSubject, Subject, open_subject
@@ -197,8 +192,7 @@ def check_free(out: Path) -> None:
         raise ValueError(
             f"{out} already holds an uptraining; go on with it with --resume, or give another folder"
         )
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ValueError(f"{out} is there already; remove it, or give another folder with --out")
+    check_new_folder(out)
 
 
 def _material(
@@ -302,7 +296,7 @@ def _keep(out: Path, model: nn.Module, subject: Subject) -> None:
         return
     with tempfile.TemporaryDirectory(prefix=".model.", suffix=".tmp", dir=out) as temporary:
         made = Path(temporary) / "model"
-        save_transformers(made, model, cast(Any, subject).tokenizer)
+        save_transformers(made, model, subject.tokenizer)
         for path in sorted(made.iterdir()):
             path.replace(out / path.name)
 

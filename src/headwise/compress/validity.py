@@ -6,33 +6,26 @@ Letters: B rows of a batch, N rows, L tokens of a row; H query heads.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
 
-from headwise.attention import WeightsOf
-from headwise.compress.probes import IGNORED, Recall, recall_scores
+from headwise.compress.recall import Recall, recall_scores
+from headwise.compress.retrieval import retrieval_scores
 from headwise.compress.verdicts import GATE
 from headwise.heads.head_ids import HeadId
-from headwise.heads.seam import AttentionCall, observe
-from headwise.heads.sweep import all_heads
-from headwise.heads.weights import weights_of
-from headwise.hub.modes import evaluating
+from headwise.heads.seam import observe
+from headwise.heads.sweep import OnProgress, all_heads
 from headwise.hub.subject import Subject
-from headwise.hub.surgery import next_token_logits
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 OTHERS = 0.25
 """A task is valid if as many random heads cost at most this share of what the retrieval heads cost."""
-
-RETRIEVAL = 0.4
-"""The weight on the value asked for that makes a head a retrieval head."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +102,7 @@ def check_probe(
     *,
     draws: int = 9,
     seed: int = 0,
-    on_progress: Callable[[int, int], None] | None = None,
+    on_progress: OnProgress | None = None,
 ) -> ProbeCheck:
     """Silence the heads that look most at the values asked for, and as many others drawn at random.
 
@@ -141,38 +134,6 @@ def check_probe(
         if 2 * (full - top) >= full - chance:
             break
     return ProbeCheck(full, chance, order, [scores[head] for head in order], steps)
-
-
-@torch.no_grad()
-def retrieval_scores(subject: Subject, task: Recall, *, batch: int = 8) -> dict[HeadId, float]:
-    """Return for each head how much weight it puts, from a question, on the value asked for, on average."""
-    sums: dict[int, Tensor] = {}
-    for ids, wanted, gap in zip(
-        *(torch.split(t, batch) for t in (task.ids, task.wanted, task.gap)), strict=True
-    ):
-        row, question = (wanted != IGNORED).nonzero(as_tuple=True)
-        value = question - gap[row, question] + 1
-
-        def add(call: AttentionCall, where: tuple[Tensor, ...] = (row, question, value)) -> None:
-            weights = weights_of(call, WeightsOf()).cpu()  # (B, H, L, L)
-            row, question, value = where
-            found = weights[row, :, question, value].double().sum(0)  # (H,)
-            sums[call.layer.index] = sums.get(call.layer.index, 0) + found
-
-        with evaluating(subject.model), observe(subject.model, add):
-            next_token_logits(subject.model, ids.to(subject.device))
-    asked = int((task.wanted != IGNORED).sum())
-    return {
-        (layer, head): float(each) / asked for layer, found in sums.items() for head, each in enumerate(found)
-    }
-
-
-def retrieval_heads(subject: Subject, task: Recall) -> list[HeadId]:
-    """Return the heads that put at least 0.4 of their weight on the value asked for, on average.
-
-    The threshold is that of the role of induction heads, and ours.
-    """
-    return [head for head, score in retrieval_scores(subject, task).items() if score >= RETRIEVAL]
 
 
 def _share(subject: Subject, task: Recall, silent: Sequence[HeadId]) -> float:

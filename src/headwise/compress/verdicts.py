@@ -12,9 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headwise.compress.probes import DEPTHS, Recall, Score, by_gap, passkey_answers, recall_answers
+from headwise.compress.passkeys import PassKeys, passkey_answers
+from headwise.compress.recall import Recall, Score, by_gap, recall_answers
 from headwise.heads.intervals import Estimate, per_token
 from headwise.hub.subject import Subject
+
+CANNOT_JUDGE = "cannot judge"
 
 GATE = 0.95
 """What the parent must reach in a probe for it to say anything about its children."""
@@ -53,6 +56,11 @@ class Verdict:
         """Whether the parent reaches the gate; if not, the shares of its children say nothing."""
         return self.scores[0].share >= GATE
 
+    @property
+    def remark(self) -> str:
+        """`cannot judge` where the parent misses the gate, else empty."""
+        return "" if self.can_judge else CANNOT_JUDGE
+
 
 def recall_verdict(models: Sequence[nn.Module], task: Recall) -> Verdict:
     """Return what a parent and its children recall of a task."""
@@ -89,21 +97,9 @@ def _verdict(found: Sequence[Tensor], asked: Tensor, chance: float, **what: Any)
     )
 
 
-@dataclass(frozen=True)
-class PassKeys:
-    """How pass keys are hidden and asked for; see `passkey_scores`."""
-
-    filler: str
-    length: int
-    depths: Sequence[float] = DEPTHS
-    digits: int = 5
-    tries: int = 10
-    seed: int = 0
-
-
 def passkey_verdicts(subjects: Sequence[Subject], task: PassKeys) -> list[Verdict]:
     """Return by depth how often a parent and its children find a pass key; raises as `passkey_scores`."""
-    found = [passkey_answers(subject, **vars(task)) for subject in subjects]  # each (tries, depths)
+    found = [passkey_answers(subject, task) for subject in subjects]  # each (tries, depths)
     return [
         _verdict(
             [right[:, [place]] for right in found],

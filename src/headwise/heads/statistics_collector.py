@@ -43,7 +43,7 @@ class StatisticsCollector:
         every: int = 1,
     ) -> None:
         check_every(every)
-        check_heads(layers, curves, "curves")
+        check_heads([layer.n_head for layer in layers], curves, "curves")
         if curves and not received:
             raise ValueError("curves are of what keys receive; give received=True with them")
         self.columns = columns(received)
@@ -154,7 +154,7 @@ def statistics(
     map_tokens, for a head that does not exist, and for a model that gives NaN.
     """
     ids = encode_all(subject, texts)
-    check_heads(subject.layers, maps, "maps")
+    check_heads([layer.n_head for layer in subject.layers], maps, "maps")
     shard = this_shard()
     if shard.world > 1 and (maps or curves):
         raise ValueError("maps and curves are kept in one process; ask for them without torch.distributed")

@@ -190,7 +190,7 @@ def checked_heads(subject: Subject, heads: Collection[HeadId] | None) -> list[He
         return all_heads(subject)
     if isinstance(heads, Collection) and not heads:
         raise ValueError("heads is empty; name at least one (layer, head), or leave it out for all")
-    check_heads(subject.layers, heads, "heads")
+    check_heads([layer.n_head for layer in subject.layers], heads, "heads")
     if len(set(heads)) < len(heads):
         raise ValueError("a head is named twice; name each once")
     return sorted(heads)

@@ -9,8 +9,9 @@ import json
 import operator
 import unicodedata
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -39,6 +40,7 @@ class Subject(ABC):
 
     name: str
     model: nn.Module
+    tokenizer: Any
     predicts: Predicts
     """What `run` gives scores for; with "nothing" it gives the hidden states of a model without a head."""
     max_tokens: int | None
@@ -73,6 +75,10 @@ class Subject(ABC):
 
         return PretrainedSubject(model, tokenizer, name)
 
+    def with_model(self, model: nn.Module) -> Subject:
+        """Return another model with this one's tokenizer and name, such as a smaller one made of it."""
+        return Subject.of(model, self.tokenizer, self.name)
+
     @property
     def causal(self) -> bool:
         """Whether it predicts the next token of each position."""
@@ -95,6 +101,15 @@ class Subject(ABC):
         """Return the ids of two texts that are read together, and where the second begins."""
         ids = self.encode(first)
         return ids + self.encode(second), len(ids)
+
+    def plain_ids(self, text: str) -> list[int]:
+        """Return the ids of a text without special tokens."""
+        return [index for index in self.encode(text) if index not in self.special_ids]
+
+    def opening_ids(self) -> list[int]:
+        """Return the special tokens that the tokenizer puts in front of a text."""
+        ids = self.encode("a") if self.special_ids else []
+        return list(takewhile(lambda index: index in self.special_ids, ids))
 
     @abstractmethod
     def decode(self, ids: Sequence[int]) -> str:
@@ -207,6 +222,7 @@ def _is_punctuation(text: str) -> bool:
 class OwnSubject(Subject):
     """A GPT of ours with its tokenizer."""
 
+    tokenizer: Tokenizer
     predicts: Predicts = "next token"
 
     def __init__(self, model: GPT, tokenizer: Tokenizer, name: str = "GPT") -> None:
@@ -235,6 +251,12 @@ class OwnSubject(Subject):
                 "kind that it was trained on, or leave them out with unknown='skip' (--unknown skip)"
             ) from error
 
+    def with_model(self, model: nn.Module) -> Subject:
+        made = super().with_model(model)
+        if isinstance(made, OwnSubject):
+            made.unknown = self.unknown
+        return made
+
     def decode(self, ids: Sequence[int]) -> str:
         return self.tokenizer.decode(ids)
 
@@ -255,6 +277,11 @@ class OwnSubject(Subject):
         # padding stands after the last real token, and no query sees what comes after it
         logits: Tensor = self.gpt(batch.ids)
         return logits
+
+
+def most_tokens(subjects: Iterable[Subject]) -> int | None:
+    """Return the most tokens that each of several models can read at once, None where there is no limit."""
+    return min((s.max_tokens for s in subjects if s.max_tokens is not None), default=None)
 
 
 def require_subject(given: object, name: str = "subject") -> None:

@@ -5,19 +5,17 @@ Past the most tokens that a model reads, it reads the last of them as if the tex
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 
+from headwise.hub.caches import cache_name
 from headwise.hub.modes import evaluating
 from headwise.hub.subject import OwnSubject, Subject
 from headwise.model.generation import generate_ids
 from headwise.model.sampling import Sampling
 
-_CACHES = ("cache", "past_key_values")
-"""What transformers calls it, now and before."""
 _MOST_PIECES = 12
 """Tokens that may build one character."""
 
@@ -76,8 +74,7 @@ def _pretrained_ids(
     else:
         generator.manual_seed(seed)
     model: Any = subject.model
-    accepted = inspect.signature(model.forward).parameters
-    name = next((name for name in _CACHES if name in accepted), None)
+    name = cache_name(model)
     window = ids if subject.max_tokens is None else ids[-subject.max_tokens :]
     cache: Any = None
     unread = window

@@ -11,11 +11,10 @@ from matplotlib.figure import Figure
 
 from headwise.compress.judging import Judgement
 from headwise.compress.validity import ProbeCheck
-from headwise.compress.verdicts import GATE, Verdict
+from headwise.compress.verdicts import CANNOT_JUDGE, GATE, Verdict
 from headwise.report.fonts import Lettering, lettering
 from headwise.report.tables import aligned
 
-CANNOT = "cannot judge"
 _NAME = 20
 """Columns of the terminal for a model's name."""
 
@@ -96,7 +95,7 @@ def _spread(verdict: Verdict) -> str:
 
 
 def _shares(verdict: Verdict) -> list[str]:
-    children = [_percent(share) if verdict.can_judge else CANNOT for share in verdict.shares[1:]]
+    children = [_percent(share) if verdict.can_judge else CANNOT_JUDGE for share in verdict.shares[1:]]
     return [_percent(verdict.shares[0]), *children]
 
 
@@ -243,7 +242,7 @@ def _finish(axes: Axes, verdicts: Sequence[Verdict], title: str) -> None:
     failed = [v for v in verdicts if not v.can_judge]
     if failed:
         where = "" if len(failed) == len(verdicts) else f" at {len(failed)} of {len(verdicts)} points"
-        title += f"\n{CANNOT}{where}: the parent misses the gate"
+        title += f"\n{CANNOT_JUDGE}{where}: the parent misses the gate"
     axes.set_ylim(-0.05, 1.05)
     axes.set_ylabel("share of right answers")
     axes.set_title(title, fontsize="medium")

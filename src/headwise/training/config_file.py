@@ -47,7 +47,7 @@ def read_config(kind: type[Config], path: Path | str | None, overrides: Mapping[
     try:
         return kind.model_validate(values, strict=True)
     except ValidationError as error:
-        problems = [described(detail) for detail in error.errors()]
+        problems = problems_of(error)
     where = f" in {path}" if path is not None else ""
     if len(problems) == 1:
         raise ValueError(f"{problems[0]} (configuration{where})" if where else problems[0])
@@ -97,8 +97,13 @@ def _read_toml(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path} is not valid TOML: {error}") from None
 
 
-def described(detail: ErrorDetails) -> str:
-    """One problem of a pydantic error in one sentence."""
+def problems_of(error: ValidationError) -> list[str]:
+    """Return each problem of a pydantic error in one sentence."""
+    return [_describe(detail) for detail in error.errors()]
+
+
+def _describe(detail: ErrorDetails) -> str:
+    """One problem in one sentence."""
     place = [str(part) for part in detail["loc"]]
     name = ".".join(place)
     kind, value, context = detail["type"], detail["input"], detail.get("ctx", {})

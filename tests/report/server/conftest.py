@@ -12,18 +12,18 @@ import httpx
 import pytest
 
 from headwise.hub import Subject
-from headwise.report.server import Address, Desk, Limits, make_app
+from headwise.report.server import Address, Limits, Worker, make_app
 from headwise.report.server.running import make_server
 
 
 class Served:
     """A running server and a client of it."""
 
-    def __init__(self, url: str, desks: list[Desk], client: httpx.Client) -> None:
-        self.url, self.desks, self.client = url, desks, client
+    def __init__(self, url: str, workers: list[Worker], client: httpx.Client) -> None:
+        self.url, self.workers, self.client = url, workers, client
 
     def post(self, what: str, **asked: Any) -> httpx.Response:
-        return self.client.post(f"/api/{what}", json={"model": self.desks[0].name, **asked})
+        return self.client.post(f"/api/{what}", json={"model": self.workers[0].name, **asked})
 
     def error(self, what: str, **asked: Any) -> tuple[int, str]:
         """What is said of a request that cannot be answered: the status, and the one sentence of it."""
@@ -35,9 +35,11 @@ class Served:
 
 
 @contextmanager
-def running(desks: list[Desk], text: str, limits: Limits | None = None, **options: Any) -> Iterator[Served]:
+def running(
+    workers: list[Worker], text: str, limits: Limits | None = None, **options: Any
+) -> Iterator[Served]:
     address = Address.open(options.pop("host", "127.0.0.1"), 0, **options)
-    server = make_server(make_app(desks, text, limits), desks, address)
+    server = make_server(make_app(workers, text, limits), workers, address)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [address.socket]})
     thread.start()
     while not server.started:
@@ -45,10 +47,10 @@ def running(desks: list[Desk], text: str, limits: Limits | None = None, **option
     url = f"http://127.0.0.1:{address.port}"
     try:
         with httpx.Client(base_url=url, trust_env=False, timeout=30) as client:
-            yield Served(url, desks, client)
+            yield Served(url, workers, client)
     finally:
-        for desk in desks:
-            desk.close()
+        for worker in workers:
+            worker.close()
         server.should_exit = True
         thread.join(20)
         assert not thread.is_alive()
@@ -70,5 +72,5 @@ def serving() -> Iterator[Callable[..., Served]]:
 @pytest.fixture(scope="module")
 def served(subject: Subject) -> Iterator[Served]:
     """One server for the tests that change nothing."""
-    with running([Desk(subject)], "abc abc", Limits(tokens=100, new_tokens=50)) as found:
+    with running([Worker(subject)], "abc abc", Limits(tokens=100, new_tokens=50)) as found:
         yield found

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from headwise.hub import Subject
-from headwise.report.server import Desk, Limits
+from headwise.report.server import Limits, Worker
 from headwise.report.server.reading import reading
 
 READY = "() => performance.getEntriesByName('headwise-ready').length > 0"
@@ -46,7 +46,7 @@ def server(subject: Subject, running_server: Callable[..., Any]) -> Iterator[Any
         Subject.of(copy.deepcopy(subject.model), subject.tokenizer, name)  # type: ignore[attr-defined]
         for name in ("tiny", "other")
     ]
-    with running_server([Desk(one) for one in served], TEXT, Limits(tokens=60, new_tokens=40)) as found:
+    with running_server([Worker(one) for one in served], TEXT, Limits(tokens=60, new_tokens=40)) as found:
         yield found
 
 
@@ -149,7 +149,7 @@ def test_it_writes_and_stops(visit: Callable[..., Visit], subject: Subject, serv
     assert page.find(".written mark").count() == 1
     handles = [
         layer.module.register_forward_hook(lambda *_: time.sleep(0.05))
-        for layer in server.desks[0].subject.layers
+        for layer in server.workers[0].subject.layers
     ]
     try:
         page.find('[data-role="live-tokens"]').fill("40")

@@ -14,7 +14,7 @@ from headwise.heads import ablate
 from headwise.hub import Subject
 from headwise.report.server.looking import Looker
 from headwise.report.server.reading import reading
-from headwise.report.server.silent import Switched, document_of
+from headwise.report.server.switched import Switched, document_of
 from headwise.report.viewer.data import view_data
 from headwise.report.viewer.pack import packed
 

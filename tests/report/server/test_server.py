@@ -16,7 +16,7 @@ from headwise.hub import Subject
 from headwise.hub.writing import write_ids
 from headwise.model import generate
 from headwise.model.sampling import Sampling
-from headwise.report.server import Address, Desk, Limits, make_app
+from headwise.report.server import Address, Limits, Worker, make_app
 from headwise.report.server.reading import reading
 from headwise.report.server.writing import Writing
 
@@ -187,7 +187,7 @@ def test_an_answer_that_nobody_waits_for_is_not_worked_out(served: Any, slow: Co
 def test_too_many_at_once_are_told_to_come_back(
     serving: Callable[..., Any], subject: Subject, slow: Counted
 ) -> None:
-    found = serving([Desk(subject, most=2)], "abc")
+    found = serving([Worker(subject, most=2)], "abc")
     answers: list[int] = []
     threads = [
         threading.Thread(target=lambda: answers.append(found.post("look", text=TEXT).status_code))
@@ -204,12 +204,12 @@ def test_too_many_at_once_are_told_to_come_back(
 def test_a_server_that_is_stopped_ends_what_it_writes(
     serving: Callable[..., Any], subject: Subject, slow: Counted
 ) -> None:
-    found = serving([Desk(subject)], "abc")
+    found = serving([Worker(subject)], "abc")
     body = {"model": "tiny", "text": TEXT, "tokens": 100}
     with found.client.stream("POST", "/api/write", json=body) as answer:
         lines = answer.iter_lines()
         next(lines)
-        found.desks[0].close()
+        found.workers[0].close()
         last = json.loads(list(lines)[-1])
     assert last == {"error": "the server has been stopped"}
     assert found.error("read", text="abc") == (503, "the server has been stopped")
@@ -223,7 +223,7 @@ def test_a_fault_of_ours_is_no_traceback_for_others(
     def fails(*_: object) -> None:
         raise KeyError("inside")
 
-    found = serving([Desk(subject)], "abc")
+    found = serving([Worker(subject)], "abc")
     monkeypatch.setattr(app, "reading", fails)
     assert found.error("read", text="abc") == (
         500,
@@ -233,18 +233,18 @@ def test_a_fault_of_ours_is_no_traceback_for_others(
 
 def test_several_models_are_told_apart(serving: Callable[..., Any], subject: Subject) -> None:
     other = Subject.of(subject.model, subject.tokenizer, "other")  # type: ignore[attr-defined]
-    found = serving([Desk(subject), Desk(other)], "abc")
+    found = serving([Worker(subject), Worker(other)], "abc")
     assert [one["name"] for one in found.client.get("/api").json()["models"]] == ["tiny", "other"]
     assert found.post("look", model="other", text="abc").json()["title"] == "other"
     with pytest.raises(ValueError, match="each once"):
-        make_app([Desk(subject), Desk(subject)], "abc")
+        make_app([Worker(subject), Worker(subject)], "abc")
     with pytest.raises(ValueError, match="at most 2"):
-        make_app([Desk(subject)], "a b c", Limits(tokens=2))
+        make_app([Worker(subject)], "a b c", Limits(tokens=2))
 
 
 def test_heads_that_were_not_pruned_keep_their_numbers(serving: Callable[..., Any], subject: Subject) -> None:
     numbers = {0: [0, 2, 4, 6], 1: [1, 3, 5, 7]}
-    found = serving([Desk(subject, heads=numbers)], "abc")
+    found = serving([Worker(subject, heads=numbers)], "abc")
     assert [layer["heads"] for layer in found.post("look", text=TEXT).json()["layers"]] == list(
         numbers.values()
     )
@@ -257,7 +257,7 @@ def test_heads_that_were_not_pruned_keep_their_numbers(serving: Callable[..., An
 
 
 def test_a_network_address_has_a_token(serving: Callable[..., Any], subject: Subject) -> None:
-    found = serving([Desk(subject)], "abc", host="0.0.0.0")
+    found = serving([Worker(subject)], "abc", host="0.0.0.0")
     assert found.client.get("/").status_code == 401
 
 

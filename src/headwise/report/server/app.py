@@ -15,12 +15,12 @@ from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, Response, StreamingResponse
 
 from headwise.model.sampling import Sampling
-from headwise.report.server.asked import Asked, AskedReading, AskedWriting
-from headwise.report.server.desk import AbandonedError, BusyError, Desk
 from headwise.report.server.limits import Limits
 from headwise.report.server.looking import Looker
 from headwise.report.server.page import live_page, policy
 from headwise.report.server.reading import reading
+from headwise.report.server.requests import ReadRequest, TextRequest, WriteRequest
+from headwise.report.server.worker import AbandonedError, BusyError, Worker
 from headwise.report.server.writing import Writing
 
 T = TypeVar("T")
@@ -28,29 +28,29 @@ T = TypeVar("T")
 _USUAL_TOKENS = 60
 
 
-def make_app(desks: Sequence[Desk], text: str, limits: Limits | None = None) -> FastAPI:
-    """Return the application; whoever runs it puts a `Door` before it.
+def make_app(workers: Sequence[Worker], text: str, limits: Limits | None = None) -> FastAPI:
+    """Return the application; whoever runs it puts a `Guard` before it.
 
     text: what the page begins with, on the first model.
 
     Raises ValueError for no models, two of one name, and a text that the first one cannot read.
     """
     limits = limits or Limits()
-    by_name = {desk.name: desk for desk in desks}
-    if not by_name or len(by_name) < len(desks):
+    by_name = {worker.name: worker for worker in workers}
+    if not by_name or len(by_name) < len(workers):
         raise ValueError("serve needs at least one model, and each once; name them by different paths")
-    lookers = {name: Looker(desk.subject, desk.heads) for name, desk in by_name.items()}
-    first = desks[0]
+    lookers = {name: Looker(worker.subject, worker.heads) for name, worker in by_name.items()}
+    first = workers[0]
     island = lookers[first.name].look(ids_of(first, text, limits))
     config = {
         "text": text,
         "model": first.name,
-        "models": [_about(desk, limits) for desk in desks],
+        "models": [_about(worker, limits) for worker in workers],
         "most": limits.new_tokens,
     }
     app = FastAPI(title="headwise", docs_url=None, redoc_url=None, openapi_url=None)
 
-    def desk_of(asked: Asked) -> Desk:
+    def worker_of(asked: TextRequest) -> Worker:
         if asked.model not in by_name:
             raise ValueError(f"there is no model {asked.model[:80]!r} here; there is {', '.join(by_name)}")
         return by_name[asked.model]
@@ -67,56 +67,56 @@ def make_app(desks: Sequence[Desk], text: str, limits: Limits | None = None) -> 
         return _json(config)
 
     @app.post("/api/look")
-    async def look(asked: Asked, request: Request) -> Response:
-        desk = desk_of(asked)
+    async def look(asked: TextRequest, request: Request) -> Response:
+        worker = worker_of(asked)
 
         def job() -> dict[str, Any]:
-            return lookers[desk.name].look(
-                ids_of(desk, asked.text, limits), desk.places(asked.off), asked.how
+            return lookers[worker.name].look(
+                ids_of(worker, asked.text, limits), worker.places(asked.off), asked.how
             )
 
-        return _json(await _wanted(request, desk, job))
+        return _json(await _wanted(request, worker, job))
 
     @app.post("/api/read")
-    async def read(asked: AskedReading, request: Request) -> Response:
-        desk = desk_of(asked)
+    async def read(asked: ReadRequest, request: Request) -> Response:
+        worker = worker_of(asked)
 
         def job() -> dict[str, Any]:
-            ids = ids_of(desk, asked.text, limits)
-            return reading(desk.subject, ids, desk.places(asked.off), asked.how, asked.at)
+            ids = ids_of(worker, asked.text, limits)
+            return reading(worker.subject, ids, worker.places(asked.off), asked.how, asked.at)
 
-        return _json(await _wanted(request, desk, job))
+        return _json(await _wanted(request, worker, job))
 
     @app.post("/api/write")
-    async def write(asked: AskedWriting, request: Request) -> Response:
-        desk = desk_of(asked)
+    async def write(asked: WriteRequest, request: Request) -> Response:
+        worker = worker_of(asked)
         tokens = min(_USUAL_TOKENS, limits.new_tokens) if asked.tokens is None else asked.tokens
         if tokens > limits.new_tokens:
             raise ValueError(f"tokens is {tokens}, and at most {limits.new_tokens} are written at once")
 
         def begin() -> Writing:
-            ids = ids_of(desk, asked.text, limits)
+            ids = ids_of(worker, asked.text, limits)
             sampling = Sampling(asked.temperature, asked.top_k or None)
             return Writing(
-                desk.subject,
+                worker.subject,
                 ids,
-                desk.places(asked.off),
+                worker.places(asked.off),
                 asked.how,
                 tokens=tokens,
                 sampling=sampling,
                 seed=asked.seed,
             )
 
-        writing = await _wanted(request, desk, begin)
-        return StreamingResponse(_lines(request, desk, writing), media_type="application/x-ndjson")
+        writing = await _wanted(request, worker, begin)
+        return StreamingResponse(_lines(request, worker, writing), media_type="application/x-ndjson")
 
     _answer_errors(app)
     return app
 
 
-def ids_of(desk: Desk, text: str, limits: Limits) -> list[int]:
+def ids_of(worker: Worker, text: str, limits: Limits) -> list[int]:
     """Return the ids of a text that is neither empty nor too long; raise ValueError for any other."""
-    subject = desk.subject
+    subject = worker.subject
     if not text:
         raise ValueError("the text is empty; type at least one character")
     ids = subject.encode(text)
@@ -135,16 +135,16 @@ def ids_of(desk: Desk, text: str, limits: Limits) -> list[int]:
     return ids
 
 
-def _about(desk: Desk, limits: Limits) -> dict[str, Any]:
-    subject = desk.subject
+def _about(worker: Worker, limits: Limits) -> dict[str, Any]:
+    subject = worker.subject
     most = limits.tokens if subject.max_tokens is None else min(limits.tokens, subject.max_tokens)
-    return {"name": desk.name, "predicts": subject.predicts, "tokens": most}
+    return {"name": worker.name, "predicts": subject.predicts, "tokens": most}
 
 
-async def _wanted(request: Request, desk: Desk, job: Callable[[], T]) -> T:
+async def _wanted(request: Request, worker: Worker, job: Callable[[], T]) -> T:
     """Return what a job gives; stop it as soon as whoever asked is gone."""
     stop = threading.Event()
-    work = asyncio.ensure_future(desk.run(job, stop))
+    work = asyncio.ensure_future(worker.run(job, stop))
     gone = asyncio.ensure_future(_gone(request))
     try:
         await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
@@ -162,14 +162,14 @@ async def _gone(request: Request) -> None:
         pass
 
 
-async def _lines(request: Request, desk: Desk, writing: Writing) -> AsyncIterator[bytes]:
+async def _lines(request: Request, worker: Worker, writing: Writing) -> AsyncIterator[bytes]:
     """Write on as long as somebody reads: a line of JSON per token; the last says whether it ended well."""
     stop = threading.Event()
     try:
         while not writing.done:
             if await request.is_disconnected():
                 return
-            yield _line(await desk.run(writing.step, stop))
+            yield _line(await worker.run(writing.step, stop))
         yield _line({"done": True})
     except AbandonedError:
         yield _line({"error": _CLOSING})

@@ -18,16 +18,12 @@ def first_text(subject: Subject, source: str, most: int) -> str:
     """
     length = min(TOKENS, most)
     if not isinstance(subject, OwnSubject):
-        around = len(subject.encode(_SENTENCE)) - len(_plain(subject, _SENTENCE))
-        return subject.decode(_plain(subject, _SENTENCE)[: max(1, length - around)])
+        around = len(subject.encode(_SENTENCE)) - len(subject.plain_ids(_SENTENCE))
+        return subject.decode(subject.plain_ids(_SENTENCE)[: max(1, length - around)])
     corpus = held_out_text(source, most=_LOOKED_THROUGH)
     text = _SENTENCE if corpus is None else _from_a_paragraph("".join(corpus.chunks()))
     ids = subject.tokenizer.encode(text, unknown="skip") or list(range(subject.vocab_size))
     return subject.decode(ids[: min(length, subject.max_tokens or length)])
-
-
-def _plain(subject: Subject, text: str) -> list[int]:
-    return [index for index in subject.encode(text) if index not in subject.special_ids]
 
 
 def _from_a_paragraph(text: str) -> str:

@@ -11,8 +11,8 @@ import torch
 from headwise.heads import induction_scores
 from headwise.heads.head_ids import HeadId
 from headwise.hub import Subject
-from headwise.report.server.asked import HowSilent
-from headwise.report.server.silent import Switched, document_of
+from headwise.report.server.requests import HowSilent
+from headwise.report.server.switched import Switched, document_of
 from headwise.report.viewer.data import view_data
 from headwise.report.viewer.pack import packed
 

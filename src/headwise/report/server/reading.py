@@ -15,8 +15,8 @@ from torch import Tensor
 from headwise.heads.documents import NOTHING, make_batch, mask_id_of, masked
 from headwise.heads.head_ids import HeadId
 from headwise.hub import Subject
-from headwise.report.server.asked import HowSilent
-from headwise.report.server.silent import Switched, document_of
+from headwise.report.server.requests import HowSilent
+from headwise.report.server.switched import Switched, document_of
 
 CANDIDATES = 8
 """Tokens that are named at a place, the likeliest of the untouched model and of the silenced one."""

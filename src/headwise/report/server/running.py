@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-from headwise.report.server.desk import Desk
-from headwise.report.server.door import Door, is_loopback
+from headwise.report.server.guard import Guard, is_loopback
+from headwise.report.server.worker import Worker
 
 _TOKEN = re.compile(r"[A-Za-z0-9._~-]{8,256}")
 
@@ -68,19 +68,19 @@ class Address:
         return f"http://{host}:{self.port}/" + (f"?token={self.token}" if self.token else "")
 
 
-def make_server(app: Any, desks: Sequence[Desk], address: Address) -> Any:
-    """Return a uvicorn server of an application behind its `Door`; its `run` takes the address's socket."""
+def make_server(app: Any, workers: Sequence[Worker], address: Address) -> Any:
+    """Return a uvicorn server of an application behind its `Guard`; its `run` takes the address's socket."""
     import uvicorn
 
     class Server(uvicorn.Server):
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-            for desk in desks:  # so that no answer is waited for
-                desk.close()
+            for worker in workers:  # so that no answer is waited for
+                worker.close()
             super().handle_exit(sig, frame)
 
-    door = Door(app, host=address.host, token=address.token, names=address.names, port=address.port)
+    guard = Guard(app, host=address.host, token=address.token, names=address.names, port=address.port)
     config = uvicorn.Config(
-        door,
+        guard,
         log_level="warning",
         access_log=False,
         server_header=False,
@@ -91,16 +91,16 @@ def make_server(app: Any, desks: Sequence[Desk], address: Address) -> Any:
     return Server(config)
 
 
-def serve(app: Any, desks: Sequence[Desk], address: Address, ready: Callable[[str], None]) -> None:
+def serve(app: Any, workers: Sequence[Worker], address: Address, ready: Callable[[str], None]) -> None:
     """Answer until Ctrl-C, which is raised as KeyboardInterrupt once everything is closed.
 
     ready: called with the page's address just before the first answer.
     """
-    server = make_server(app, desks, address)
+    server = make_server(app, workers, address)
     ready(address.url)
     try:
         server.run(sockets=[address.socket])
     finally:
-        for desk in desks:
-            desk.close()
+        for worker in workers:
+            worker.close()
         address.socket.close()

@@ -8,8 +8,8 @@ from headwise.heads.head_ids import HeadId
 from headwise.hub import Subject
 from headwise.hub.writing import Spelling, open_ended, write_ids
 from headwise.model.sampling import Sampling
-from headwise.report.server.asked import HowSilent
-from headwise.report.server.silent import Switched, document_of
+from headwise.report.server.requests import HowSilent
+from headwise.report.server.switched import Switched, document_of
 
 
 class Writing:

@@ -49,7 +49,7 @@ class _Refused(Exception):
         self.status, self.told = status, told
 
 
-class Door:
+class Guard:
     """Lets requests to an application in, or answers them itself.
 
     Those that ask by a name of this machine, from its own page or from no page, with the token if there is

@@ -10,7 +10,7 @@ HowSilent = Literal["zero", "mean"]
 Number = Annotated[int, Field(ge=0, lt=100_000)]
 
 
-class Asked(BaseModel):
+class TextRequest(BaseModel):
     """A text for a model, some of whose heads may be switched off."""
 
     model_config = ConfigDict(extra="forbid")
@@ -30,14 +30,14 @@ class Asked(BaseModel):
         return text
 
 
-class AskedReading(Asked):
+class ReadRequest(TextRequest):
     """What a model expects at one token."""
 
     at: Number | None = None
     """The token after which, or in whose place; None for the last."""
 
 
-class AskedWriting(Asked):
+class WriteRequest(TextRequest):
     """How a model goes on with a text."""
 
     tokens: Annotated[int, Field(ge=1)] | None = None

@@ -17,7 +17,7 @@ from headwise.heads.seam import observe
 from headwise.heads.silencing import Silencing
 from headwise.heads.sweep import by_layer, checked_heads, tokens_at_once
 from headwise.hub import Subject
-from headwise.report.server.asked import HowSilent
+from headwise.report.server.requests import HowSilent
 
 
 class Switched:

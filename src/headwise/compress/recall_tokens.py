@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headwise.compress.probes import Recall, opening, recall_rows
+from headwise.compress.recall import Recall, recall_rows
 from headwise.hub.subject import Subject
 
 MOST = 64
 """Keys and values that are drawn from a vocabulary, at most, of each."""
-
 
 PAIRS = (4, 8, 16)
 """How many pairs a row has, where that is not said."""
@@ -41,7 +40,7 @@ def recall_tasks(
         ValueError: as `recall_tokens` and `recall_rows`; rows that are too long; no number of pairs fits.
     """
     key_ids, value_ids = recall_tokens(subject, keys, values)
-    start = opening(subject)
+    start = subject.opening_ids()
     room = None if longest is None else longest - len(start)
 
     def fits(number: int) -> bool:
@@ -115,7 +114,7 @@ def single_token(subject: Subject, character: str) -> int:
     Raises:
         ValueError: it is none, or several.
     """
-    ids = [token for token in subject.encode(character) if token not in subject.special_ids]
+    ids = subject.plain_ids(character)
     if len(ids) != 1:
         raise ValueError(
             f"{character!r} is {len(ids)} tokens to {subject.name}; a key, a value or a blank must be one"

@@ -30,7 +30,7 @@ class BusyError(Exception):
     """Too many requests wait already."""
 
 
-class Desk:
+class Worker:
     """A model and the thread in which it runs."""
 
     def __init__(

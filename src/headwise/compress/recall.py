@@ -1,4 +1,4 @@
-"""Retrieval, asked for plainly: keys whose values were shown, and a number hidden in a text.
+"""Associative recall: values of keys that were shown, asked for plainly.
 
 Letters: N rows, L tokens of a row, D pairs of key and value.
 """
@@ -7,20 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise, takewhile
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
 
 from headwise.hub.modes import evaluating
-from headwise.hub.subject import Subject
 from headwise.hub.surgery import next_token_logits
 from headwise.text.normal import normalise
 
 IGNORED = -100
-
-DEPTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
-"""Where pass keys are hidden: 0 at the front, 1 just before the question."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,119 +203,3 @@ def by_gap(task: Recall, buckets: Sequence[int]) -> dict[tuple[int, int], Tensor
         raise ValueError(f"buckets must rise between 0 and the length, got {list(buckets)}")
     asked = task.wanted != IGNORED
     return {(low, high): asked & (task.gap >= low) & (task.gap < high) for low, high in pairwise(edges)}
-
-
-def passkey_scores(
-    subject: Subject,
-    filler: str,
-    *,
-    length: int,
-    depths: Sequence[float] = DEPTHS,
-    digits: int = 5,
-    tries: int = 10,
-    seed: int = 0,
-) -> dict[float, Score]:
-    """Return how often a model finds a number again, by the depth at which the text tells it.
-
-    The number is right if every token of it is the likeliest after those before it.
-
-    filler: text to hide the number in, repeated as often as needed. length: tokens of the whole text.
-    depths: 0 puts the number at the front, 1 just before the question.
-
-    Raises:
-        ValueError: a length that the model cannot read or that leaves no room for the number; a text that the
-            model has no tokens for.
-    """
-    right = passkey_answers(
-        subject, filler, length=length, depths=depths, digits=digits, tries=tries, seed=seed
-    )
-    return {depth: Score(int(right[:, place].sum()), tries) for place, depth in enumerate(depths)}
-
-
-@torch.no_grad()
-def passkey_answers(
-    subject: Subject,
-    filler: str,
-    *,
-    length: int,
-    depths: Sequence[float] = DEPTHS,
-    digits: int = 5,
-    tries: int = 10,
-    seed: int = 0,
-) -> Tensor:
-    """Say whether the number was found, (tries, depths) bool; for the rest see `passkey_scores`."""
-    if any(not 0.0 <= depth <= 1.0 for depth in depths):
-        raise ValueError(f"depths must lie in 0 … 1, got {list(depths)}")
-    if tries < 1 or digits < 1:
-        raise ValueError(f"tries and digits must be at least 1, got {tries} and {digits}")
-    if subject.max_tokens is not None and length > subject.max_tokens:
-        raise ValueError(f"length={length} is more than the {subject.max_tokens} tokens {subject.name} reads")
-    hay = _plain(subject, filler)
-    if not hay:
-        raise ValueError("filler is empty; give text to hide the number in")
-    start = opening(subject)
-    generator = torch.Generator().manual_seed(seed)
-    right = torch.zeros(tries, len(depths), dtype=torch.bool)
-    for attempt in range(tries):
-        number = "".join(map(str, torch.randint(10, (digits,), generator=generator).tolist()))
-        told, answer = _told(subject, number)
-        needle, question = told + _plain(subject, _AFTER), told
-        room = length - len(start) - len(needle) - len(question)
-        if room < 0:
-            raise ValueError(
-                f"length={length} is too short: telling the number and asking for it takes "
-                f"{length - room} tokens"
-            )
-        text = (hay * (room // len(hay) + 1))[:room]
-        for place, depth in enumerate(depths):
-            cut = round(room * depth)
-            row = start + text[:cut] + needle + text[cut:] + question
-            ids = torch.tensor([row], device=subject.device)
-            with evaluating(subject.model):
-                said = next_token_logits(subject.model, ids)[0, -answer - 1 : -1].argmax(dim=-1)
-            right[attempt, place] = bool((said == ids[0, -answer:]).all())
-    return right
-
-
-def why_no_passkeys(subject: Subject, length: int, *, digits: int = 5) -> str | None:
-    """Return why a model cannot be asked for pass keys in texts of so many tokens, None if it can."""
-    try:
-        told, _ = _told(subject, "0123456789"[:digits])
-        needed = len(opening(subject)) + 2 * len(told) + len(_plain(subject, _AFTER))
-    except ValueError:
-        return (
-            f"{subject.name} has no tokens for the words and digits that tell one ({_BEFORE.strip()} 123 …)"
-        )
-    return f"they take {needed} tokens, and there are {length}" if needed > length else None
-
-
-_BEFORE, _AFTER = "\nThe pass key is ", ". Remember it.\n"
-
-
-def _told(subject: Subject, number: str) -> tuple[list[int], int]:
-    """Return the tokens that tell a number, and how many of them, at the end, are the number's."""
-    answer = _plain(subject, number)
-    if subject.decode(answer).strip() != number:
-        raise ValueError(f"{subject.name} has no tokens for the digits of a pass key such as {number}")
-    return _plain(subject, _BEFORE) + answer, len(answer)
-
-
-def opening(subject: Subject) -> list[int]:
-    """Return the special tokens that a model's tokenizer puts in front of a text."""
-    ids = subject.encode("a") if subject.special_ids else []
-    return list(takewhile(lambda token: token in subject.special_ids, ids))
-
-
-def _plain(subject: Subject, text: str) -> list[int]:
-    return [token for token in subject.encode(text) if token not in subject.special_ids]
-
-
-def completes_bigram(ids: Tensor) -> Tensor:
-    """Say of each token but the first of rows (N, L) whether it follows as it did before: (N, L - 1) bool.
-
-    True where the pair of the token before and this one stood earlier in the row (Arora et al. 2023 call it
-    an associative recall hit).
-    """
-    before, after = ids[:, :-1], ids[:, 1:]
-    same = (before.unsqueeze(2) == before.unsqueeze(1)) & (after.unsqueeze(2) == after.unsqueeze(1))
-    return same.tril(-1).any(dim=2)

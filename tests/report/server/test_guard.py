@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from headwise.report.server.door import Door, is_loopback
+from headwise.report.server.guard import Guard, is_loopback
 from headwise.report.server.limits import MOST_BYTES
 
 TOKEN = "a-token-of-the-test"
@@ -20,13 +20,13 @@ async def inside(scope: Any, receive: Any, send: Any) -> None:
 
 
 def ask(
-    method: str = "GET", path: str = "/", *, door: dict[str, Any] | None = None, **options: Any
+    method: str = "GET", path: str = "/", *, guard: dict[str, Any] | None = None, **options: Any
 ) -> httpx.Response:
-    """Ask through a door; by default of a server at 127.0.0.1:8000."""
+    """Ask through a guard; by default of a server at 127.0.0.1:8000."""
     options.setdefault("headers", {}).setdefault("host", "127.0.0.1:8000")
 
     async def asked() -> httpx.Response:
-        transport = httpx.ASGITransport(Door(inside, **{"host": "127.0.0.1", "port": 8000, **(door or {})}))
+        transport = httpx.ASGITransport(Guard(inside, **{"host": "127.0.0.1", "port": 8000, **(guard or {})}))
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8000") as client:
             return await client.request(method, path, **options)
 
@@ -64,10 +64,10 @@ def test_a_name_that_only_resolves_to_this_machine_is_refused(host: str) -> None
 
 
 def test_on_the_network_numbers_and_given_names_will_do() -> None:
-    door = {"host": "0.0.0.0", "names": ["Box.example"]}
+    guard = {"host": "0.0.0.0", "names": ["Box.example"]}
     for host in ("192.168.0.7:8000", "[fe80::1]:8000", "box.example:8000", "localhost"):
-        assert ask(door=door, headers={"host": host}).text == "in"
-    assert ask(door=door, headers={"host": "evil.example"}).status_code == 421
+        assert ask(guard=guard, headers={"host": host}).text == "in"
+    assert ask(guard=guard, headers={"host": "evil.example"}).status_code == 421
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_a_header_that_decides_may_not_be_there_twice() -> None:
     headers = [("host", "127.0.0.1:8000"), ("host", "evil.example")]
 
     async def asked() -> httpx.Response:
-        transport = httpx.ASGITransport(Door(inside, host="127.0.0.1"))
+        transport = httpx.ASGITransport(Guard(inside, host="127.0.0.1"))
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8000") as client:
             return await client.get("/", headers=headers)
 
@@ -123,7 +123,7 @@ def test_a_header_that_decides_may_not_be_there_twice() -> None:
 
 
 def test_without_the_token_nothing_is_answered() -> None:
-    door = {"host": "0.0.0.0", "token": TOKEN}
+    guard = {"host": "0.0.0.0", "token": TOKEN}
     for options in (
         {},
         {"headers": {"authorization": f"Bearer {TOKEN}x"}},
@@ -132,21 +132,21 @@ def test_without_the_token_nothing_is_answered() -> None:
         {"headers": {"cookie": "headwise-8000=wrong"}},
         {"headers": {"cookie": f"headwise-9000={TOKEN}"}},
     ):
-        answer = ask(door=door, **options)
+        answer = ask(guard=guard, **options)
         assert answer.status_code == 401
         assert "asks for its token" in sentence(answer)
-    assert ask(path="/api?token=" + TOKEN, door=door).status_code == 401  # only the page's address has it
-    assert ask(path="/?token=wrong", door=door).status_code == 401
+    assert ask(path="/api?token=" + TOKEN, guard=guard).status_code == 401  # only the page's address has it
+    assert ask(path="/?token=wrong", guard=guard).status_code == 401
 
 
 def test_the_token_comes_in_a_header_or_leaves_the_address_for_a_cookie() -> None:
-    door = {"host": "0.0.0.0", "token": TOKEN}
-    assert ask(door=door, headers={"authorization": f"Bearer {TOKEN}"}).text == "in"
-    answer = ask(path=f"/?token={TOKEN}&a=1", door=door)
+    guard = {"host": "0.0.0.0", "token": TOKEN}
+    assert ask(guard=guard, headers={"authorization": f"Bearer {TOKEN}"}).text == "in"
+    answer = ask(path=f"/?token={TOKEN}&a=1", guard=guard)
     assert (answer.status_code, answer.headers["location"]) == (303, "/?a=1")
     cookie = answer.headers["set-cookie"]
     assert {"HttpOnly", "SameSite=Lax"} <= {part.strip() for part in cookie.split(";")}
-    assert ask(door=door, headers={"cookie": cookie.split(";")[0]}).text == "in"
+    assert ask(guard=guard, headers={"cookie": cookie.split(";")[0]}).text == "in"
 
 
 def test_every_answer_is_closed_to_other_uses() -> None:
