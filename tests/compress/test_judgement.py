@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -109,6 +111,16 @@ def test_a_grouped_models_cache_is_smaller_by_exactly_the_ratio(make_recaller: M
     assert [s.cache_bytes for s in sizes] == [s.predicted for s in sizes]
     assert sizes[0].cache_bytes == 2 * 2 * 4 * 70 * 80 * 4  # K and V, layers, heads, tokens, width, bytes
     assert sizes[1].parameters == child.gpt.num_parameters() < parent.gpt.num_parameters()
+
+
+def test_a_model_without_a_cache_is_refused() -> None:
+    class Plain(torch.nn.Module):
+        def forward(self, input_ids: Tensor) -> Tensor:
+            return input_ids
+
+    subject: Any = SimpleNamespace(model=Plain(), max_tokens=None, vocab_size=5, device="cpu")
+    with pytest.raises(ValueError, match="Plain keeps no keys and values"):
+        footprint(subject, 4)
 
 
 def test_models_are_timed_in_turn(make_recaller: Make) -> None:

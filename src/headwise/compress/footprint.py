@@ -149,7 +149,8 @@ def _read(model: nn.Module, ids: Tensor, room: int) -> Any:
         cache = model.new_cache(1, room)
         model(ids, cache=cache)
         return cache
-    return getattr(model(input_ids=ids, use_cache=True), _cache_name(model))
+    name = _cache_name(model)
+    return getattr(model(input_ids=ids, use_cache=True), name)
 
 
 def _step(model: nn.Module, ids: Tensor, cache: Any) -> None:
