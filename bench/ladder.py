@@ -53,7 +53,8 @@ SHARES = (0.005, 0.01, 0.02, 0.05)
 BEST: Method = "fitted"
 TRAINED: dict[Method, tuple[float, ...]] = {BEST: SHARES, "aligned+renorm": (0.05,), "mean": (0.05,)}
 """The methods whose results are trained on, and for which shares of the parent's tokens."""
-FROM_NOTHING = {"learning_rate": LEARNING_RATES["muon"], "matrix_learning_rate": MATRIX_LEARNING_RATE}
+PEAK = {"learning_rate": LEARNING_RATES["muon"], "matrix_learning_rate": MATRIX_LEARNING_RATE}
+"""The rates of warm-ups and of models from nothing. Parents go on at half of them, children at a quarter."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ FULL = Size(
     finest=2048,
     rows=96,
     calibration=40,
-    counts=(4, 2, 1),
+    counts=(2, 1, 4),
 )
 QUICK = Size(
     shape={"n_layer": 2, "n_head": 4, "d_model": 32, "block_size": 64},
@@ -267,13 +268,13 @@ class Ladder:
             tokens = 0
             for again in range(WARM_UPS):
                 batches = self.texts.warm_up(100 * seed + again)
-                model = self.learn(model, None, batches, 0.0, seed, **FROM_NOTHING, **STEADY)
+                model = self.learn(model, None, batches, 0.0, seed, **PEAK, **STEADY)
                 tokens += amount_of(batches)
                 print(f"recall after {tokens} tokens: {self.recalled(model)}", flush=True)
                 if list(self.recalled(model).values())[1] > 0.8:
                     break
             batches = self.texts.first(seed)
-            model = self.learn(model, None, batches, 0.0, seed)
+            model = self.learn(model, None, batches, 0.0, seed, **share_of_peak(0.5))
             tokens += amount_of(batches)
             about = {
                 "seed": seed,
@@ -295,23 +296,29 @@ class Ladder:
     def climb(self, seed: int) -> None:
         """Group a parent in every way, and then train some of the results on."""
         parent = self.parent(seed)
-        children: dict[tuple[int, Method], nn.Module] = {}
         kinds: list[tuple[int, Method]] = [(g, method) for g in self.size.counts for method in METHODS]
-        for g, method in kinds:
-            started = time.perf_counter()
-            child = prepared(group(parent, g, method, self.texts.calibration).model, self.bf16)
-            children[g, method] = child
-            about = {"seed": seed, "g": g, "method": method, "share": 0.0, "kl": 0.0}
-            if not self.known(**about):
-                self.measure(child, 0, started, **about)
-        for g, method in kinds:
-            rows = [(share, 1.0) for share in TRAINED.get(method, ())]
-            if method == BEST:
-                rows.append((max(SHARES), 0.0))  # plain cross-entropy beside
-            for share, kl in rows:
-                about = {"seed": seed, "g": g, "method": method, "share": share, "kl": kl}
-                if not self.known(**about):
-                    self.uptrained(children[g, method], parent, **about)
+        for trained in (False, True):  # first what costs least
+            for g, method in kinds:
+                wanted = self.wanted(seed, g, method, trained)
+                started = time.perf_counter()
+                if wanted:
+                    child = prepared(group(parent, g, method, self.texts.calibration).model, self.bf16)
+                for share, kl in wanted:
+                    if share:
+                        self.uptrained(child, parent, seed=seed, g=g, method=method, share=share, kl=kl)
+                    else:
+                        self.measure(child, 0, started, seed=seed, g=g, method=method, share=share, kl=kl)
+
+    def wanted(self, seed: int, g: int, method: Method, trained: bool) -> list[tuple[float, float]]:
+        """Return the shares and weights of KL that have not been measured yet."""
+        rows = [(share, 1.0) for share in TRAINED.get(method, ())] if trained else [(0.0, 0.0)]
+        if trained and method == BEST:
+            rows.append((max(SHARES), 0.0))  # plain cross-entropy beside
+        return [
+            (share, kl)
+            for share, kl in rows
+            if not self.known(seed=seed, g=g, method=method, share=share, kl=kl)
+        ]
 
     def controls(self, seed: int) -> None:
         """Train the parent on, and the children's shapes from nothing."""
@@ -326,7 +333,7 @@ class Ladder:
             if not self.known(**about):
                 batches = self.uptraining_batches(most, seed)
                 started = time.perf_counter()
-                model = self.learn(self.untrained(seed, g), None, batches, 0.0, seed, **FROM_NOTHING)
+                model = self.learn(self.untrained(seed, g), None, batches, 0.0, seed, **PEAK)
                 self.measure(model, amount_of(batches), started, **about)
 
     def uptraining_batches(self, share: float, seed: int) -> list[tuple[Tensor, Tensor]]:
@@ -339,7 +346,7 @@ class Ladder:
     ) -> None:
         started = time.perf_counter()
         batches = self.uptraining_batches(share, seed)
-        model = self.learn(child, parent, batches, kl, seed)
+        model = self.learn(child, parent, batches, kl, seed, **share_of_peak(0.25))
         self.measure(model, amount_of(batches), started, seed=seed, share=share, kl=kl, **at)
 
     def _precision(self) -> AbstractContextManager[object]:
@@ -372,6 +379,11 @@ def after_a_line(task: Recall, line_end: int) -> Recall:
 
 def _share(scores: dict[tuple[int, int], Any]) -> float:
     return sum(score.right for score in scores.values()) / sum(score.asked for score in scores.values())
+
+
+def share_of_peak(share: float) -> dict[str, float]:
+    """Return learning rates."""
+    return {name: share * rate for name, rate in PEAK.items()}
 
 
 def amount_of(batches: Sequence[tuple[Tensor, Tensor]]) -> int:
