@@ -23,12 +23,12 @@ def _flush(path: Path) -> None:
         os.close(handle)
 
 
-def check_place(path: Path) -> None:
-    """Raise ValueError unless a file can be written at `path`; ask before long work.
+def check_place(path: Path, *, folder: bool = False) -> None:
+    """Raise ValueError unless a file (or a folder) can be written at `path`; ask before long work.
 
     Folders that are not there yet will be made.
     """
-    if path.is_dir():
+    if path.is_dir() and not folder:
         raise ValueError(f"cannot write {path}: it is a folder")
     there = next(parent for parent in path.absolute().parents if os.path.lexists(parent))
     if not there.is_dir():
@@ -38,9 +38,10 @@ def check_place(path: Path) -> None:
 
 
 def check_new_folder(folder: Path) -> None:
-    """Raise ValueError if there is something at the folder; ask before long work."""
+    """Raise ValueError if there is something at the folder, or it cannot be made; ask before long work."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ValueError(f"{folder} is there already; remove it, or give another folder with --out")
+    check_place(folder, folder=True)
 
 
 @contextmanager

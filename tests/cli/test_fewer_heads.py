@@ -213,9 +213,10 @@ def test_group_keeps_a_hugging_face_model_in_its_class(
         (["prune", "{model}", "--count", "0"], "--count must be at least 1"),
         (["prune", "{model}", "--heads", "0.1", "--steps", "2"], "--steps ranks heads anew"),
         (["prune", "{model}", "--count", "2", "--steps", "3"], "steps must lie in 1 … 2, got 3"),
-        (["prune", "{model}", "--count", "1", "--recover", "0"], "tokens must be at least 1, got 0"),
+        (["prune", "{model}", "--count", "1", "--recover", "0"], "--recover must be at least 1, got 0"),
         (["prune", "{model}", "--heads", "0-1"], "layer.head with commas"),
         (["prune", "{model}", "--heads", "7.0"], "heads names layer 7"),
+        (["prune", "{model}", "--heads", "0.1,0.2,0.1"], "--heads names 0.1 twice; name each head once"),
         (["prune", "{model}", "--heads", "0.1", "--protect", "0.1"], "protected"),
     ],
 )
@@ -228,6 +229,63 @@ def test_mistakes_end_in_one_line_and_leave_nothing(
     assert says in done.err
     assert done.err.count("\n") == 1
     assert not (tmp_path / "slim").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            ("--heads", "0.0", "--by", "greedy"),
+            "--by is about which heads to choose; leave it out with --heads",
+        ),
+        (("--heads", "0.0", "--rule", "groups", "--uniform"), "--rule, --uniform is about which heads"),
+        (("--count", "1", "--seed", "3"), "--seed is for --by random and for --recover"),
+        (("--count", "1", "--by", "random", "--seed", "-1"), "--seed must be from 0 to 2^63 - 1, got -1"),
+    ],
+)
+def test_options_of_prune_that_would_do_nothing_are_refused(
+    options: tuple[str, ...], message: str, headwise: Callable, model: Path, data: Path, tmp_path: Path
+) -> None:
+    done = headwise("prune", model, *options, "--data", data, *NUMBERS, "-o", tmp_path / "out")
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert message in done.err
+
+
+def test_a_model_with_damaged_weights_is_not_grouped(
+    headwise: Callable, model: Path, data: Path, tmp_path: Path
+) -> None:
+    broken, tokenizer = load_model(model)
+    with torch.no_grad():
+        broken.blocks[0].attention.q_proj.weight[0, 0] = float("nan")  # type: ignore[union-attr, index, operator]
+    save_model(tmp_path / "broken", broken, tokenizer)
+    for method in ("auto", "mean"):
+        options = ("--kv-heads", "1", "--method", method, "--data", data, *NUMBERS)
+        done = headwise("group", tmp_path / "broken", *options, "-o", tmp_path / "out")
+        assert (done.code, done.err.count("\n")) == (2, 1)
+        assert "broken gives numbers that are not finite" in done.err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_model_that_lost_all_heads_has_none_to_group(
+    headwise: Callable, model: Path, data: Path, tmp_path: Path
+) -> None:
+    every = ",".join(f"{layer}.{head}" for layer in range(2) for head in range(4))
+    done = headwise("prune", model, "--heads", every, "--data", data, *NUMBERS, "-o", tmp_path / "none")
+    assert done.code == 0, done.err
+    for how in (("--kv-heads", "1"), ("--cache", "0.5")):
+        done = headwise("group", tmp_path / "none", *how, "--data", data, *NUMBERS, "-o", tmp_path / "out")
+        assert done.code == 2
+        assert "all layers of the model have lost their heads" in done.err
+
+
+def test_a_folder_that_cannot_be_made_is_refused_before_the_work(
+    headwise: Callable, model: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    for verb in (("group", model, "--kv-heads", "1"), ("prune", model, "--count", "1")):
+        done = headwise(*verb, "--data", tmp_path / "nothing-is-read", "-o", tmp_path / "file" / "out")
+        assert done.code == 2
+        assert "file is not a folder" in done.err
 
 
 def test_nothing_is_written_over(headwise: Callable, model: Path, data: Path, tmp_path: Path) -> None:

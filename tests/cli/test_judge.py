@@ -10,7 +10,8 @@ import pandas as pd
 import pytest
 import torch
 
-from headwise.model import GPT, GPTConfig, save_model
+from headwise.hub.origin import write_origin
+from headwise.model import GPT, GPTConfig, load_model, save_model
 from headwise.text import Tokenizer
 
 TEXT = "the quick brown fox 12 jumps over.\n the lazy dog sits there. " * 6
@@ -25,6 +26,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, make_recaller: Callable) ->
         subject = make_recaller(knows=knows)
         save_model(folder / name, subject.gpt, subject.tokenizer)
     other = Tokenizer.from_alphabet("abc")
+    write_origin(folder / "forgets", str(folder / "parent"))
     save_model(folder / "other", GPT(GPTConfig(vocab_size=3, d_model=8, n_head=2)), other)
     (folder / "text.txt").write_text(TEXT, "utf-8")
     return folder
@@ -117,9 +119,42 @@ def test_options_reach_what_they_speak_of(
         (("parent", "--tokens", "1"), "--tokens must be at least 2, got 1"),
         (("parent", "--skip", "-1"), "--skip must be at least 0, got -1"),
         (("parent",), "the first 24,000 are to be left out; give more text, or leave out fewer (--skip 0)"),
-        (("parent", "--skip", "0", "--tokens", "40"), "an interval needs at least 2 rows of text, got 1"),
+        (
+            ("parent", "--skip", "0", "--tokens", "40"),
+            "at least 2 rows of text, got 1, of 40 tokens; give more",
+        ),
         (("parent", "--no-recall", "--check-probe"), "--no-recall asks for no recall, so leave out"),
-        (("parent", "--no-recall", "--recall-pairs", "4"), "--no-recall asks for no recall, so leave out"),
+        (("parent", "--no-recall", "--recall-rows", "64"), "asks for no recall, so leave out --recall-rows"),
+        (("parent", "--no-passkey", "--passkey-tries", "3"), "no pass keys, so leave out --passkey-tries"),
+        (("parent", "--seconds", "3"), "--no-timing times nothing, so leave out --seconds"),
+        (("parent", "--skip", "0", "--passkey-tries", "2"), "no pass keys can be asked for: parent has no"),
+        (("parent", "--passkey-tries", "0"), "--passkey-tries must be at least 1, got 0"),
+        (
+            ("parent", "--skip", "0", "--recall-power", "nan"),
+            "power must be numbers above 0, got rows=64, pairs=4",
+        ),
+        (("parent", "--skip", "0", "--recall-power", "inf"), "power must be numbers above 0"),
+        (("parent", "--skip", "0", "--recall-power", "1e9"), "leaves places that no question ever gets"),
+        (
+            ("parent", "--skip", "0", "--recall-blank", "한"),
+            "blank '한' has no effect: rows as long as their pairs",
+        ),
+        (
+            ("parent", "--skip", "0", "--recall-length", "40", "--recall-blank", ""),
+            "'' is 0 tokens to parent",
+        ),
+        (
+            ("parent", "--skip", "0", "--recall-keys", "", "--recall-values", "a"),
+            "at least one character each",
+        ),
+        (("parent", "--recall-gaps", "8,8"), "--recall-gaps must rise and be above 0, got '8,8'"),
+        (("parent", "--recall-gaps", "-1,8"), "--recall-gaps must rise and be above 0, got '-1,8'"),
+        (("parent", "--seed", "-1"), "--seed must be from 0 to 2^63 - 1, got -1"),
+        (("parent", "--seed", str(2**64)), "--seed must be from 0 to 2^63 - 1, got 18446744073709551616"),
+        (("parent", "--timing", "--seconds", "inf"), "--seconds must be a number of at least 0, got inf"),
+        (("parent", "--timing", "--seconds", "nan"), "--seconds must be a number of at least 0, got nan"),
+        (("parent", "--skip", "0", "--length", "0"), "length must lie in 1"),
+        (("forgets", "-o", "forgets/made_from.json"), "is a part of the model forgets; give another name"),
         (("parent", "--recall-pairs", "x"), "--recall-pairs must be numbers with commas, got 'x'"),
         (("parent", "--skip", "0", "--recall-keys", "a"), "give keys and values both, or neither"),
         (("parent", "--skip", "0", "--passkey"), "no pass keys can be asked for: parent has no tokens"),
@@ -160,3 +195,35 @@ def test_a_hugging_face_folder_is_judged_beside_ours(
     for name in ("cache_bytes", "predicted"):
         assert ours[name] == theirs[name] == 2 * 2 * 16 * 32 * 4
     assert ours["parameters"] == theirs["parameters"]
+
+
+def test_a_parent_without_heads_has_no_cache_to_share(
+    headwise: Callable, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    heads = ",".join(f"{layer}.{head}" for layer in range(2) for head in range(4))
+    numbers = ("--data", "text.txt", "--tokens", "80", "--held-out", "80")
+    done = headwise("prune", "parent", "--heads", heads, *numbers, "-o", tmp_path / "none")
+    assert done.code == 0, done.err
+    plot, lean = tmp_path / "p.png", ("--no-timing", "--no-recall", "--quiet")
+    done = headwise(
+        "judge", tmp_path / "none", "parent", "--data", "text.txt", "--skip", "0", *lean, "--plot", plot
+    )
+    assert done.code == 0, done.err
+    (line,) = [line for line in done.out.splitlines() if "share of the parent's" in line]
+    assert line.split()[-1] == "–"
+    assert plot.stat().st_size > 10_000
+
+
+def test_a_child_with_damaged_weights_is_not_judged(
+    headwise: Callable, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    model, tokenizer = load_model(folder / "parent")
+    with torch.no_grad():
+        next(model.parameters()).fill_(float("nan"))
+    save_model(tmp_path / "broken", model, tokenizer)
+    done = headwise("judge", "parent", tmp_path / "broken", "--data", "text.txt", *FAST)
+    assert done.code == 2
+    assert "broken gives numbers that are not finite (NaN or infinite)" in done.err
+    assert len(done.err.splitlines()) == 1

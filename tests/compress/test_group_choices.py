@@ -81,7 +81,7 @@ def test_texts_of_a_subject_are_cut_into_rows(make_gpt: Make) -> None:
     by_text = group(subject, 2, "closed", [text[:70], text[70:]]).model
     by_rows = group(model, 2, "closed", rows).model
     assert all(torch.equal(a, b) for a, b in zip(by_text.parameters(), by_rows.parameters(), strict=True))
-    with pytest.raises(ValueError, match="the calibration text has 1 tokens; give some 10,000"):
+    with pytest.raises(ValueError, match="the text has 1 tokens; give some 10,000"):
         group(subject, 2, "closed", ["a"])
 
 

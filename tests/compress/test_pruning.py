@@ -184,6 +184,18 @@ def test_groups_are_chosen_whole_or_one_head_of_each(make_gpt: Make) -> None:
         choose(model, ORDER[1:], 2)
 
 
+def test_parts_of_different_sizes_are_chosen_so_that_they_add_up(make_gpt: Make) -> None:
+    model = prune(make_gpt(n_head=4, n_kv_head=2, d_head=6), [(0, 0), (0, 2)]).model
+    assert head_counts(model) == [(2, 2), (4, 2)]
+    order = [(0, 0), (0, 1), (1, 0), (1, 1), (1, 2), (1, 3)]
+    assert choose(model, order, 2, rule="within") == [(1, 0), (1, 2)]  # not 0.0, with which 1 would be left
+    assert choose(model, order, 3, rule="within") == [(0, 0), (1, 0), (1, 2)]
+    with pytest.raises(
+        ValueError, match="4 heads cannot be removed exactly.* parts of 1 or 2 heads, and 3 is"
+    ):
+        choose(model, order, 4, rule="within")
+
+
 @pytest.mark.parametrize(
     "heads",
     [[(0, 0), (0, 1), (0, 2)], [(0, 0), (0, 5)], [(0, 0), (0, 1), (0, 3), (0, 4), (1, 0), (1, 1), (1, 2)]],

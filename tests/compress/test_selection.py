@@ -79,6 +79,17 @@ def test_greedy_takes_whole_groups(make_subject: Callable[..., OwnSubject]) -> N
         select(subject, TEXTS, 2, "greedy", protect=[(5, 0)])
 
 
+def test_greedy_leaves_what_adds_up_in_every_round(make_subject: Callable[..., OwnSubject]) -> None:
+    subject = make_subject(n_kv_head=2)
+
+    def choose(now: Any, count: int, stay: Any) -> Heads:
+        return select(now, TEXTS, count, "greedy", protect=stay, rule="within")
+
+    made, stages = prune_gradually(subject, 4, steps=2, select=choose, rule="within")
+    assert [len(stage.removed) for stage in stages] == [2, 2]
+    assert sum(h for h, _ in made.after) == 4
+
+
 def test_orders_name_every_head_once(make_subject: Callable[..., OwnSubject]) -> None:
     subject = make_subject()
     every = [(layer, head) for layer in range(2) for head in range(4)]

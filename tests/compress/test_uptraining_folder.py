@@ -266,6 +266,8 @@ def refused(wanted: str, child: Path, out: Path, config: UptrainConfig | None = 
         ({"share": 0}, "share: .*greater than 0; got 0"),
         ({"share": 1.5}, "share: .*less than or equal to 1; got 1.5"),
         ({"share": 0.1, "tokens": 5}, "either share or tokens"),
+        ({"held_out": 5}, "held_out=5 is about a text that is given as data"),
+        ({"unknown": "skip"}, "unknown=skip is about a text that is given as data"),
         ({"kl": -1}, "kl: .*greater than or equal to 0"),
         ({"kl": math.inf}, "kl: .*finite"),
         ({"controls": {"other"}}, "controls"),
@@ -285,6 +287,14 @@ def test_what_does_not_go_together_is_refused_and_nothing_is_written(
     shutil.copytree(child, bare)
     (bare / "made_from.json").unlink()
     refused("does not say which model it was made of; give it with --parent", bare, out)
+    (bare / "made_from.json").write_text('{"parent": "../gone"}')
+    refused("bare was made of .*gone, and there is no such folder any more; give", bare, out)
+    (bare / "made_from.json").write_text('{"parent": null}')
+    refused("made_from.json is damaged", bare, out)
+    old = tmp_path / "old"
+    shutil.copytree(parent, old)
+    (old / "result.json").write_text('{"folder": "old", "val_loss": 1.0}')
+    refused("result.json is damaged, or of another version", child, out, UptrainConfig(parent=str(old)))
     refused("no folder|no model folder", child, out, said(parent=str(tmp_path / "nowhere")))
     refused("length must be at most 8", child, out, said(length=9))
     refused(
@@ -307,6 +317,24 @@ def test_what_does_not_go_together_is_refused_and_nothing_is_written(
     refused("has 8 tokens, .* give more text", child, out, said(data=str(short)))
     short.write_text("ABC" * 50)
     refused("never saw them in training", child, out, said(data=str(short)))
+    assert not out.exists()
+
+
+def test_damaged_weights_are_named_before_anything_is_written(
+    child: Path, parent: Path, tmp_path: Path
+) -> None:
+    for name, source in (("child", child), ("parent", parent)):
+        model, tokenizer = load_model(source)
+        with torch.no_grad():
+            model.blocks[0].attention.q_proj.weight[0, 0] = math.nan
+        save_model(tmp_path / name, model, tokenizer)
+    out = tmp_path / "up"
+    refused(
+        r"child has weights that are not finite .*q_proj", tmp_path / "child", out, said(parent=str(parent))
+    )
+    refused("parent has weights that are not finite", child, out, said(parent=str(tmp_path / "parent")))
+    (tmp_path / "file").write_text("")
+    refused("file is not a folder", child, tmp_path / "file" / "up")
     assert not out.exists()
 
 
@@ -345,6 +373,10 @@ def test_what_decides_an_uptraining_cannot_be_changed(child: Path, parent: Path,
         model.final_norm.weight.add_(0.1)
     save_model(other, model, tokenizer)
     refused("child changed", other, out, UptrainConfig(parent=str(parent)), resume=True)
+    finished = tmp_path / "finished"
+    uptrain_folder(child, finished, said(tokens=32))
+    refused("child changed", other, finished, UptrainConfig(parent=str(parent)), resume=True)
+    assert Path(origin_of(finished) or "").samefile(child)
     (out / "uptrain.json").write_text("{")
     refused("uptrain.json is damaged", child, out, resume=True)
 

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from headwise.cli.interrupts import interruptible
-from headwise.cli.options import Device, Json, Quiet, Unknown
+from headwise.cli.options import Device, Json, Quiet, Seed, Unknown
 from headwise.cli.result import print_json
 from headwise.cli.subjects import (
     AnyModel,
@@ -56,7 +56,7 @@ def ablate(
     importance: Annotated[
         bool, typer.Option(help="Also rank heads by gradients, and say how far the two orders agree.")
     ] = True,
-    seed: Annotated[int, typer.Option(help="For what is drawn at random.")] = 0,
+    seed: Seed = 0,
     work: Annotated[
         Path | None,
         typer.Option(help="Folder in which progress is kept; the same command goes on from there."),

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from headwise.cli.options import Device, Model, Unknown
+from headwise.cli.options import Device, Model, Unknown, check_seed
 from headwise.cli.result import print_json
 
 
@@ -23,7 +23,9 @@ def generate(
     top_p: Annotated[
         float | None, typer.Option(help="Draw from the likeliest tokens that make up probability p.")
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="The same seed gives the same text.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="The same seed gives the same text.", callback=check_seed)
+    ] = None,
     stop: Annotated[
         list[str] | None,
         typer.Option(help="End before this text (\\n, \\t are understood); may be repeated."),

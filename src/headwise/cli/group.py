@@ -63,13 +63,14 @@ def group(
     from headwise.compress import counts_for_cache
     from headwise.compress import group as grouped
     from headwise.compress.grouping import wanted_counts
-    from headwise.compress.rows import losses
+    from headwise.compress.rows import check_finite, losses
 
     if counts is not None:
         wanted_counts(subject.model, counts)  # refuse before texts are read
     calibration, unseen = calibration_rows(subject, model, data, tokens, held_out)
     wanted: Any = counts if cache is None else counts_for_cache(subject, cache, calibration)
     before = losses(subject.model, unseen)
+    check_finite(subject.name, float(before.mean()))
     # auto chooses by a part of the calibration text, so that nothing has seen what the loss is told of
     made = grouped(subject, wanted, method, calibration, groups=groups)
     after = losses(made.model, unseen)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 from rich.console import Console
 
-from headwise.cli.options import Device, Json, Quiet, Unknown
+from headwise.cli.options import Device, Json, Quiet, Seed, Unknown, options_given
 from headwise.cli.result import print_json
 from headwise.cli.subjects import (
     Data,
@@ -33,12 +34,18 @@ _LENGTH = 1024
 _SHOWN = 16
 _PASSKEY_LENGTH = 512
 
+_ABOUT_RECALL = (
+    *("recall_keys", "recall_values", "recall_pairs", "recall_power", "recall_length", "recall_blank"),
+    *("recall_answers", "recall_gaps", "recall_rows", "check_probe"),
+)
+
 Number = TypeVar("Number", int, float)
 
 RECALL, PASSKEYS, TIMING = "Associative recall", "Pass keys", "Cache and time"
 
 
 def judge(
+    context: typer.Context,
     models: Annotated[
         list[str],
         typer.Argument(
@@ -96,8 +103,9 @@ def judge(
         ),
     ] = None,
     recall_blank: Annotated[
-        str, typer.Option(help="What fills longer rows: one character.", rich_help_panel=RECALL)
-    ] = " ",
+        str | None,
+        typer.Option(help="What fills longer rows: one character. Default: a space.", rich_help_panel=RECALL),
+    ] = None,
     recall_answers: Annotated[
         bool,
         typer.Option(
@@ -154,7 +162,7 @@ def judge(
     seconds: Annotated[
         float, typer.Option(help="How long to time; at least 5 rounds.", rich_help_panel=TIMING)
     ] = 5.0,
-    seed: Annotated[int, typer.Option(help="For what is drawn at random.")] = 0,
+    seed: Seed = 0,
     out: TableOut = None,
     plot: Annotated[Path | None, typer.Option(help="Draw it to this .png or .svg file.")] = None,
     unknown: Unknown = "error",
@@ -172,12 +180,24 @@ def judge(
         raise ValueError(f"--tokens must be at least 2, got {tokens}")
     if skip is not None and skip < 0:
         raise ValueError(f"--skip must be at least 0, got {skip}")
-    asked_for = recall or (recall_keys, recall_values, recall_pairs, recall_length) != (None,) * 4
-    if recall is False and (check_probe or asked_for):
-        raise ValueError("--no-recall asks for no recall, so leave out what says how (and --check-probe)")
+    if not 0 <= seconds < math.inf:
+        raise ValueError(f"--seconds must be a number of at least 0, got {seconds}")
+    if passkey_tries < 1:
+        raise ValueError(f"--passkey-tries must be at least 1, got {passkey_tries}")
+    about_recall = options_given(context, _ABOUT_RECALL)
+    about_passkeys = options_given(context, ("passkey_length", "passkey_tries"))
+    for wanted, without, extra in (
+        (recall is not False, "--no-recall asks for no recall", about_recall),
+        (passkey is not False, "--no-passkey asks for no pass keys", about_passkeys),
+        (timing, "--no-timing times nothing", options_given(context, ("seconds",))),
+    ):
+        if extra and not wanted:
+            raise ValueError(f"{without}, so leave out {', '.join(extra)}")
     pairs = None if recall_pairs is None else _numbers(recall_pairs, "--recall-pairs", int)
     powers = _numbers(recall_power, "--recall-power", float)
     gaps = None if recall_gaps is None else _numbers(recall_gaps, "--recall-gaps", int)
+    if gaps is not None and [0, *gaps] != sorted({0, *gaps}):
+        raise ValueError(f"--recall-gaps must rise and be above 0, got {recall_gaps!r}")
     check_outputs(out, plot, data, *models)
     from headwise import compress
     from headwise.compress.footprint import this_machine
@@ -193,7 +213,7 @@ def judge(
     rows = compress.judged_rows(subjects, corpus, skip=left_out, most=tokens)
     notes: list[str] = []
     tasks: list[Recall] = []
-    why = None if asked_for or recall is False else compress.why_no_recall(parent, longest=longest)
+    why = None if recall is not None or about_recall else compress.why_no_recall(parent, longest=longest)
     if why is not None:
         notes.append(f"nothing was to be recalled: {why}")
     elif recall is not False:
@@ -212,12 +232,13 @@ def judge(
         )
     keys = None
     if passkey is not False:
-        in_text = passkey_length or min(_PASSKEY_LENGTH, longest or _PASSKEY_LENGTH)
+        usual = min(_PASSKEY_LENGTH, longest or _PASSKEY_LENGTH)
+        in_text = usual if passkey_length is None else passkey_length
         why = next(filter(None, (compress.why_no_passkeys(s, in_text) for s in subjects)), None)
         if why is None:
             filler = parent.decode([i for row in rows for i in row[0].tolist()][:in_text])
             keys = compress.PassKeys(filler, in_text, tries=passkey_tries, seed=seed)
-        elif passkey or passkey_length is not None:
+        elif passkey or about_passkeys:
             raise ValueError(f"no pass keys can be asked for: {why}")
         else:
             notes.append(f"no pass keys were asked for: {why}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from headwise.cli.options import Device, Json, Quiet, Unknown
+from headwise.cli.options import Device, Json, Quiet, Unknown, check_seed, options_given
 from headwise.cli.result import print_json
 from headwise.cli.subjects import (
     AnyModel,
@@ -34,6 +34,7 @@ _ROWS = 4
 
 
 def prune(
+    context: typer.Context,
     model: AnyModel,
     out: NewFolder,
     count: Annotated[int | None, typer.Option(help="How many heads to take out.")] = None,
@@ -55,7 +56,9 @@ def prune(
             "heads. They are those of its training, or the --tokens of --data, again and again."
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="For the lot, and the order of what is learned.")] = 0,
+    seed: Annotated[
+        int, typer.Option(help="For the lot, and the order of what is learned.", callback=check_seed)
+    ] = 0,
     rule: Annotated[
         Literal["groups", "within"],
         typer.Option(
@@ -90,6 +93,15 @@ def prune(
         raise ValueError("say what to take out: either --count 8, or --heads 0.3,2.1")
     if heads is not None and steps != 1:
         raise ValueError("--steps ranks heads anew, so it goes with --count and not with --heads")
+    idle = options_given(context, ("by", "rule", "uniform")) if heads is not None else []
+    if idle:
+        raise ValueError(f"{', '.join(idle)} is about which heads to choose; leave it out with --heads")
+    if by != "random" and recover is None and options_given(context, ("seed",)):
+        raise ValueError(
+            "--seed is for --by random and for --recover; nothing else is drawn, so leave it out"
+        )
+    if recover is not None and recover < 1:
+        raise ValueError(f"--recover must be at least 1, got {recover}")
     if count is not None and count < 1:
         raise ValueError(f"--count must be at least 1, got {count}")
     from headwise.cli.folders import write_like
@@ -180,6 +192,9 @@ def _parsed(text: str, option: str) -> list[tuple[int, int]]:
     found = [(int(part[1]), int(part[2])) for part in parts if part]
     if len(found) < len(parts):
         raise ValueError(f"{option} must name heads as layer.head with commas, such as 0.3,2.1, got {text!r}")
+    twice = next((head for head in found if found.count(head) > 1), None)
+    if twice is not None:
+        raise ValueError(f"{option} names {twice[0]}.{twice[1]} twice; name each head once")
     return found
 
 

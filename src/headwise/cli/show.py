@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from headwise.cli.options import is_given
 from headwise.cli.result import print_json
 
 _OF_MODEL = {"model", "text", "layer", "head", "scale", "unknown", "device"}
@@ -61,7 +62,7 @@ def show(
     Rows are queries (the token that looks), columns are keys (the token looked at). With a model folder and
     --text: one head is drawn large, several as a grid. With --mask: who may see whom.
     """
-    _refuse_mixtures({name for name in context.params if _is_given(context, name)})
+    _refuse_mixtures({name for name in context.params if is_given(context, name)})
     if out is not None:
         from headwise.report.figures import check_picture
 
@@ -76,11 +77,6 @@ def show(
         )
     else:
         _show_heads(model, text, layer, head, out, scale, unknown, device, as_json)
-
-
-def _is_given(context: typer.Context, name: str) -> bool:
-    source = context.get_parameter_source(name)
-    return source is not None and source.name == "COMMANDLINE"
 
 
 def _refuse_mixtures(given: set[str]) -> None:

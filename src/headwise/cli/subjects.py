@@ -47,7 +47,8 @@ HeldOut = Annotated[int, typer.Option(help="Tokens of --data after those, to mea
 
 _DEFAULT_DATA = "python-docs"
 _OF_A_MODEL = re.compile(
-    r"(adapter_|added_|generation_|special_|tokenizer|vocab|config|merges|result).*\.json"
+    r"(adapter_|added_|generation_|special_|tokenizer|vocab|config|merges|result|made_from|uptrain|outcome"
+    r"|model\.safetensors).*\.json"
 )
 _BETWEEN_LINES = 10.0  # seconds
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headwise.cli.options import check_seed
 from headwise.cli.result import print_json
 
 if TYPE_CHECKING:
@@ -19,7 +20,9 @@ def walkthrough(
     words: Annotated[str, typer.Option(help="Words, separated by spaces.")] = "나는 학교에 버스로 갔다",
     d_model: Annotated[int, typer.Option(help="Numbers that stand for one word.")] = 8,
     heads: Annotated[int, typer.Option(help="Heads; must divide d_model.")] = 2,
-    seed: Annotated[int, typer.Option(help="Seed of the random words and matrices.")] = 1,
+    seed: Annotated[
+        int, typer.Option(help="Seed of the random words and matrices.", callback=check_seed)
+    ] = 1,
     causal: Annotated[bool, typer.Option("--causal", help="Hide later words.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object with every array.")] = False,
 ) -> None:

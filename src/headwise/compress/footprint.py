@@ -5,6 +5,7 @@ Letters: T tokens.
 
 from __future__ import annotations
 
+import math
 import platform
 import time
 from collections.abc import Sequence
@@ -84,8 +85,8 @@ def speeds(
         ValueError: a length below 2 or beyond what a model can read; fewer than 2 rounds.
     """
     check_length(subjects, length, least=2)
-    if least < 2 or seconds < 0:
-        raise ValueError(f"timing takes at least 2 rounds and no negative time, got {least} and {seconds}")
+    if least < 2 or not 0 <= seconds < math.inf:
+        raise ValueError(f"timing takes at least 2 rounds and 0 or more seconds, got {least} and {seconds}")
     written = min(_DECODED, length // 2)
     read = length - written
     prefill: list[list[float]] = [[] for _ in subjects]

@@ -156,6 +156,8 @@ def wanted_counts(model: nn.Module, n_kv_head: int | Sequence[int]) -> list[int]
         ValueError: another number of layers, or a number that does not divide what a layer has.
     """
     handles = layer_handles(model)
+    if not handles:
+        raise ValueError("all layers of the model have lost their heads, so there are none to group")
     counts = [n_kv_head] * len(handles) if isinstance(n_kv_head, int) else list(n_kv_head)
     if len(counts) != len(handles):
         raise ValueError(

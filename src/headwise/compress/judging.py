@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import Tensor
 
-from headwise.compress.footprint import Footprint, Speed, footprint, speeds
+from headwise.compress.footprint import Footprint, Speed, check_length, footprint, speeds
 from headwise.compress.passkeys import PassKeys
 from headwise.compress.recall import Recall
-from headwise.compress.rows import ROW, rows_of
+from headwise.compress.rows import ROW, check_finite, rows_of
 from headwise.compress.text_loss import TextLoss, each_text_loss
 from headwise.compress.verdicts import GATE, Verdict, passkey_verdicts, recall_verdicts
 from headwise.heads.sweep import OnProgress
@@ -184,9 +184,11 @@ def judge(
 
     Raises:
         ValueError: no model, one that does not predict the next token, models that make other tokens of the
-            same text, fewer than two rows; and as `recall_scores`, `passkey_scores` and `speeds`.
+            same text, fewer than two rows, weights that give numbers that are not finite; and as
+            `recall_scores`, `passkey_scores` and `speeds`.
     """
     check_alike(subjects, rows, recall)
+    check_length(subjects, length, least=1 if seconds is None else 2)
     models = [subject.model for subject in subjects]
     steps, done = len(subjects) + len(recall) + (passkeys is not None) + (seconds is not None), count(1)
 
@@ -195,7 +197,10 @@ def judge(
             on_progress(next(done), steps)
         return result
 
-    text = [told(loss) for loss in each_text_loss(models, rows)]
+    text = []
+    for subject, loss in zip(subjects, each_text_loss(models, rows), strict=True):
+        check_finite(subject.name, loss.loss)
+        text.append(told(loss))
     recalled = [told(recall_verdicts(models, task, gaps)) for task in recall]
     predicted = [token for row in rows for token in row[:, 1:].flatten().tolist()]
     parent = subjects[0]

@@ -44,9 +44,13 @@ class LayerByLayer:
         """rows: batches of token ids (B, T).
 
         Raises:
-            ValueError: no rows, so nothing to calibrate on.
+            ValueError: no rows, so nothing to calibrate on; no layers.
         """
-        if not rows or not handles:
+        if not handles:
+            raise ValueError(
+                "all layers of the model have lost their heads, so there is nothing to calibrate"
+            )
+        if not rows:
             raise ValueError("there are no tokens to calibrate on; give calibration text")
         self._blocks = _blocks(model, handles[0])
         self._calls: list[list[Call]] = [[] for _ in self._blocks]

@@ -127,6 +127,8 @@ def removable_parts(model: nn.Module, order: Sequence[HeadId], rule: Rule) -> li
 def share_of_layer(parts: Sequence[Sequence[object]], count: int) -> int:
     """Return how many heads go from each layer that has any; raise ValueError if they do not go evenly."""
     layers = len([layer for layer in parts if layer])
+    if not layers:
+        raise ValueError("all layers of the model have lost their heads, so there are none to take out")
     if count % layers:
         raise ValueError(
             f"{count} heads cannot be taken evenly from {layers} layers; "
@@ -173,22 +175,49 @@ def _take(
     layers: list[list[list[HeadId]]], count: int, shielded: set[HeadId], least: int, place: dict[HeadId, int]
 ) -> list[HeadId]:
     """Take `count` heads from the parts of the layers, the dispensable first."""
-    free = [(number, part) for number, parts in enumerate(layers) for part in parts if not shielded & {*part}]
-    left = [len(parts) - least for parts in layers]
+    free = [[part for part in parts if not shielded & {*part}] for parts in layers]
+    room = [
+        (len(parts[0]) if parts else 1, min(len(may), max(0, len(parts) - least)))
+        for parts, may in zip(layers, free, strict=True)
+    ]
+    check_exactly(count, room)
     taken: list[HeadId] = []
-    for number, part in sorted(free, key=lambda item: _mean_place(item[1], place)):
-        if left[number] > 0 and len(taken) + len(part) <= count:
+    ranked = [(number, part) for number, parts in enumerate(free) for part in parts]
+    for number, part in sorted(ranked, key=lambda item: _mean_place(item[1], place)):
+        after = without_one(room, number)
+        if room[number][1] and count - len(taken) - len(part) in sums_of(after, count):
             taken += part
-            left[number] -= 1
-    if len(taken) != count:
-        raise not_exactly(count, len(taken), [part for _, part in free])
+            room = after
     return taken
 
 
-def not_exactly(count: int, nearest: int, free: Sequence[Sequence[HeadId]]) -> ValueError:
-    """Return the error for a number of heads that the parts that may go do not add up to."""
-    sizes = sorted({len(part) for part in free})
-    return ValueError(
+Room = Sequence[tuple[int, int]]
+"""For each layer how many heads a part has, and how many parts may go."""
+
+
+def without_one(room: Room, layer: int) -> list[tuple[int, int]]:
+    """Return what may go once a part of a layer is gone."""
+    return [(size, number - (i == layer)) for i, (size, number) in enumerate(room)]
+
+
+def sums_of(room: Room, most: int) -> set[int]:
+    """Return all numbers of heads, up to `most`, that parts that may go add up to."""
+    numbers: dict[int, int] = {}
+    for size, number in room:
+        numbers[size] = numbers.get(size, 0) + number
+    sums = {0}
+    for size, number in numbers.items():
+        sums = {s + size * n for s in sums for n in range(number + 1) if s + size * n <= most}
+    return sums
+
+
+def check_exactly(count: int, room: Room) -> None:
+    """Raise ValueError for a number of heads that the parts that may go do not add up to."""
+    nearest = max(sums_of(room, count))
+    if nearest == count:
+        return
+    sizes = sorted({size for size, number in room if number})
+    raise ValueError(
         f"{count} heads cannot be removed exactly: what may go goes in parts of "
         f"{' or '.join(map(str, sizes)) or 'no'} heads, and {nearest} is the nearest below; "
         "ask for that, protect fewer heads, or take another rule"

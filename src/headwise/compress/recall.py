@@ -5,6 +5,7 @@ Letters: N rows, L tokens of a row, D pairs of key and value.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -81,9 +82,9 @@ def recall_rows(
         ValueError: a length below 4 · pairs, too few keys or values, one token for two things, no blank where
             one is needed.
     """
-    if rows < 1 or pairs < 1 or power <= 0:
+    if rows < 1 or pairs < 1 or not 0 < power < math.inf:
         raise ValueError(
-            f"rows, pairs and power must be above 0, got rows={rows}, pairs={pairs}, power={power}"
+            f"rows, pairs and power must be numbers above 0, got rows={rows}, pairs={pairs}, power={power}"
         )
     if length < 4 * pairs:
         raise ValueError(
@@ -104,6 +105,8 @@ def recall_rows(
     generator = torch.Generator().manual_seed(seed)
     slots = (length - 2 * pairs) // 2
     chance = torch.arange(1, slots + 1, dtype=torch.float64) ** (power - 1)
+    if not bool(torch.isfinite(chance).all()) or int((chance > 0).sum()) < pairs:
+        raise ValueError(f"power={power} leaves places that no question ever gets; give one nearer to 1")
     ids = torch.full((rows, length), IGNORED if blank is None else blank)
     wanted = torch.full((rows, length), IGNORED)
     gap = torch.zeros(rows, length, dtype=torch.int64)

@@ -23,7 +23,7 @@ def recall_tasks(
     powers: Sequence[float] = (1.0, 0.01),
     rows: int = 64,
     length: int | None = None,
-    blank: str = " ",
+    blank: str | None = None,
     answered: bool = True,
     longest: int | None = None,
     seed: int = 0,
@@ -31,13 +31,15 @@ def recall_tasks(
     """Return tasks of recall in the tokens of a model, for each power and each number of pairs.
 
     keys, values: see `recall_tokens`. pairs: default those of 4, 8 and 16 that fit.
-    length: tokens of a row; default 4 · pairs, which leaves no blank if answered. blank: one character.
+    length: tokens of a row; default 4 · pairs, which leaves no blank if answered. blank: one character,
+        default a space.
     longest: the most tokens that all models can read.
     Rows begin with the special tokens that the tokenizer puts in front of a text. For all else see
     `recall_rows`.
 
     Raises:
-        ValueError: as `recall_tokens` and `recall_rows`; rows that are too long; no number of pairs fits.
+        ValueError: as `recall_tokens` and `recall_rows`; rows that are too long; no number of pairs fits; a
+            blank for rows that have no place for one.
     """
     key_ids, value_ids = recall_tokens(subject, keys, values)
     start = subject.opening_ids()
@@ -58,7 +60,12 @@ def recall_tasks(
     if room is not None and most > room:
         raise ValueError(f"rows of {most} tokens are more than the {room} that the models read")
     filled = answered and all(4 * number == (length or 4 * number) for number in chosen)
-    blank_id = None if filled else single_token(subject, blank)
+    if filled and blank is not None:
+        raise ValueError(
+            f"blank {blank!r} has no effect: rows as long as their pairs, with answers, have no room for it; "
+            "leave it out, or give a length above 4 · pairs"
+        )
+    blank_id = None if filled else single_token(subject, " " if blank is None else blank)
     return [
         recall_rows(
             rows,
@@ -103,7 +110,9 @@ def recall_tokens(
     if keys is None or values is None:
         drawn = _drawn(subject)
         return drawn[::2], drawn[1::2]
-    if len({*keys, *values}) < len(keys) + len(values) or not keys or not values:
+    if not keys or not values:
+        raise ValueError(f"keys and values need at least one character each, got {keys!r} and {values!r}")
+    if len({*keys, *values}) < len(keys) + len(values):
         raise ValueError(f"keys and values must be different characters, got {keys!r} and {values!r}")
     return [single_token(subject, c) for c in keys], [single_token(subject, c) for c in values]
 

@@ -54,8 +54,7 @@ def rows_of(
     del ids[:skip]
     if len(ids) < 2:
         raise ValueError(
-            f"the calibration text has {len(ids)} tokens; give some 10,000 tokens of text like what the "
-            "model is for"
+            f"the text has {len(ids)} tokens; give some 10,000 tokens of text like what the model is for"
         )
     rows = [ids[start : start + length] for start in range(0, len(ids), length)]
     return [torch.tensor([row], device=subject.device) for row in rows if len(row) > 1]
@@ -74,6 +73,15 @@ def given_rows(source: Subject | nn.Module, texts: Iterable[str] | Sequence[Tens
     if not isinstance(source, Subject):
         raise TypeError("a bare model has no tokenizer for texts; give a subject, or rows of token ids")
     return rows_of(source, [text for text in given if isinstance(text, str)])
+
+
+def check_finite(name: str, loss: float) -> None:
+    """Raise ValueError for a loss that says that the weights of the model of this name are damaged."""
+    if not math.isfinite(loss):
+        raise ValueError(
+            f"{name} gives numbers that are not finite (NaN or infinite): its weights are damaged, "
+            "or too large for their dtype"
+        )
 
 
 @torch.no_grad()

@@ -8,10 +8,12 @@ from typing import Literal
 
 from headwise.compress.pruning import (
     Rule,
+    check_exactly,
     choose,
-    not_exactly,
     removable_parts,
     share_of_layer,
+    sums_of,
+    without_one,
 )
 from headwise.heads.ablation import ablate
 from headwise.heads.documents import CLASSES
@@ -102,26 +104,25 @@ def greedy_order(
     layers = removable_parts(subject.model, order, rule)
     each = share_of_layer(layers, count) if uniform else count
     left = [[part for part in parts if not shielded & {*part}] for parts in layers]
-    free = [part for parts in left for part in parts]
-    may_go = [len(parts) - 1 for parts in layers]  # one stays
-    room = [each] * len(layers)
+    room: list[tuple[int, int]] = []
+    for parts, may in zip(layers, left, strict=True):
+        size = len(parts[0]) if parts else 1
+        room.append((size, min(len(may), max(0, len(parts) - 1), each // size)))  # one stays
+    check_exactly(count, room)
     sweep = sweep_on(subject, texts)
     gone: list[HeadId] = []
     while len(gone) < count:
-        candidates = [
-            (layer, part)
-            for layer, parts in enumerate(left)
-            for part in parts
-            if may_go[layer] > 0 and len(part) <= min(room[layer], count - len(gone))
-        ]
-        if not candidates:
-            raise not_exactly(count, len(gone), free)
+        fitting = {
+            layer
+            for layer, (size, number) in enumerate(room)
+            if number and count - len(gone) - size in sums_of(without_one(room, layer), count)
+        }
+        candidates = [(layer, part) for layer, parts in enumerate(left) for part in parts if layer in fitting]
         costs = _costs(sweep, [part for _, part in candidates], gone)
         layer, part = candidates[min(range(len(costs)), key=costs.__getitem__)]
         gone += part
         left[layer].remove(part)
-        may_go[layer] -= 1
-        room[layer] -= len(part)
+        room = without_one(room, layer)
         if on_progress is not None:
             on_progress(len(gone), count)
     return gone

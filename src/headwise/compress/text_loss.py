@@ -55,7 +55,8 @@ def each_text_loss(models: Sequence[nn.Module], rows: Sequence[Tensor]) -> Itera
     """Do what `text_losses` does, one model after the other."""
     rows = [row for batch in rows for row in torch.split(batch, 1)]
     if len(rows) < 2:
-        raise ValueError(f"an interval needs at least 2 rows of text, got {len(rows)}")
+        told = f"{len(rows)}, of {rows[0].shape[1]} tokens" if rows else "none"
+        raise ValueError(f"an interval needs at least 2 rows of text, got {told}; give more text")
     recurring = torch.cat([completes_bigram(row).flatten() for row in rows]).cpu()
     sizes = [row.shape[1] - 1 for row in rows]
     parent = torch.empty(0)

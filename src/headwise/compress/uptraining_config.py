@@ -17,6 +17,8 @@ SETTINGS = "uptrain.json"
 
 _MAY_CHANGE = frozenset({"parent", "device", "controls"})
 
+HELD_OUT = 20_000
+
 
 class UptrainConfig(BaseModel):
     """What a user says about an uptraining; None is what fits.
@@ -35,7 +37,7 @@ class UptrainConfig(BaseModel):
     kl: float = Field(1.0, ge=0)
     data: str | None = None
     unknown: Unknown = "error"
-    held_out: int = Field(20_000, ge=2)
+    held_out: int = Field(HELD_OUT, ge=2)
     """Most tokens of `data`, at its end, to measure on; never more than a tenth."""
     length: int | None = Field(None, ge=1)
     evaluations: int = Field(10, ge=1)
@@ -55,6 +57,12 @@ class UptrainConfig(BaseModel):
     def _check_together(self) -> Self:
         if self.share is not None and self.tokens is not None:
             raise ValueError(f"give either share or tokens, got {self.share} and {self.tokens}")
+        for name, usual in (("held_out", HELD_OUT), ("unknown", "error")):
+            if self.data is None and getattr(self, name) != usual:
+                raise ValueError(
+                    f"{name}={getattr(self, name)} is about a text that is given as data; without one the "
+                    "parent's own tokens are used, so leave it out or give data"
+                )
         return self
 
     @classmethod

@@ -51,6 +51,7 @@ from headwise.training.config import TrainingConfig
 from headwise.training.evaluation import evaluate_batches
 from headwise.training.metrics import read_metrics
 from headwise.training.observer import Observer
+from headwise.training.run_data import check_identity
 from headwise.training.run_folder import RunFolder
 from headwise.training.trainer import Material, Trainer, own_random_numbers
 
@@ -142,8 +143,9 @@ def uptrain_folder(
             f"{child} and {parent} have different tokenizers, so one cannot learn from the other; give the "
             "model that the child was made of as --parent"
         )
-    for model in (subject.model, teacher.model):
-        check_learnable(model)
+    for opened in (subject, teacher):
+        check_learnable(opened.model)
+        _check_finite(opened)
     if isinstance(subject, OwnSubject):
         subject.unknown = config.unknown
     length = window(subject, config)
@@ -186,8 +188,18 @@ def uptrain_folder(
         )
 
 
+def _check_finite(subject: Subject) -> None:
+    """Raise ValueError for weights that no loss can come of."""
+    for name, weight in subject.model.named_parameters():
+        if not bool(torch.isfinite(weight).all()):
+            raise ValueError(
+                f"{subject.name} has weights that are not finite (NaN or infinite; the first are in {name}): "
+                "it is damaged, so take another copy, or make it anew"
+            )
+
+
 def check_free(out: Path) -> None:
-    """Raise ValueError unless there is nothing at the folder of a new uptraining."""
+    """Raise ValueError unless there is nothing at the folder of a new uptraining, and it can be made."""
     if (out / SETTINGS).is_file():
         raise ValueError(
             f"{out} already holds an uptraining; go on with it with --resume, or give another folder"
@@ -234,7 +246,7 @@ def _learn(
     folder = RunFolder(out)
     done = out / OUTCOME
     if done.is_file():
-        return _read(done)
+        return _read(done, material.identity)
     out.mkdir(exist_ok=True)
     folder.sweep()
     before = _loss(model, material, recipe)[0]
@@ -260,17 +272,21 @@ def _learn(
         progress.seconds,
         [(record["step"] * size, record["loss"]) for record in records],
     )
-    write_json(done, asdict(learnt))
+    write_json(done, asdict(learnt) | {"identity": material.identity})
     shutil.rmtree(folder.checkpoints)
     return learnt
 
 
-def _read(path: Path) -> Learnt:
+def _read(path: Path, identity: dict[str, str]) -> Learnt:
+    """Return what was learned; raise ValueError if it was of other models or another text."""
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
-        return Learnt(**values | {"curve": [(tokens, loss) for tokens, loss in values["curve"]]})
+        before = dict(values.pop("identity", identity))
+        learnt = Learnt(**values | {"curve": [(tokens, loss) for tokens, loss in values["curve"]]})
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is damaged: {error}") from error
+    check_identity(before, identity)
+    return learnt
 
 
 def _loss(model: nn.Module, material: Material, recipe: TrainingConfig) -> tuple[float, int]:

@@ -38,14 +38,27 @@ def origin_of(folder: Path | str) -> str | None:
     Raises:
         ValueError: the file is damaged.
     """
-    told = _read(folder)
-    if told is None:
+    parent = _parent(folder)
+    if parent is None:
         return None
-    parent = told["parent"]
-    there = Path(folder) / str(parent)
-    if there.exists() or str(parent).startswith((".", "/")):
-        return os.path.normpath(there)
-    return str(parent)
+    there = Path(folder) / parent
+    return os.path.normpath(there) if there.exists() or _is_folder(parent) else parent
+
+
+def is_gone(folder: Path | str) -> bool:
+    """Return whether the model in a folder was made of that in another, which is not there any more."""
+    parent = _parent(folder)
+    return parent is not None and _is_folder(parent) and not (Path(folder) / parent).exists()
+
+
+def _is_folder(parent: str) -> bool:
+    """Return whether `write_origin` kept the way to a folder, not the name of a model."""
+    return parent.startswith((".", "/"))
+
+
+def _parent(folder: Path | str) -> str | None:
+    told = _read(folder)
+    return None if told is None else str(told["parent"])
 
 
 def head_numbers(folder: Path | str) -> dict[int, list[int]] | None:
@@ -69,6 +82,8 @@ def _read(folder: Path | str) -> dict[str, Any] | None:
         return None
     try:
         told = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(told["parent"], str) or not told["parent"]:
+            raise TypeError(told["parent"])
         return {"parent": told["parent"], "heads": told.get("heads")}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} is damaged: it should say what the parent is") from error

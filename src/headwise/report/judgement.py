@@ -67,7 +67,7 @@ def _measures(j: Judgement) -> list[tuple[str, list[str]]]:
     every += [
         ("parameters", [f"{f.parameters:,}" for f in j.footprints]),
         (f"cache of {j.length:,} tokens, bytes", [f"{size:,}" for size in cache]),
-        ("  share of the parent's", ["", *(_percent(size / cache[0]) for size in cache[1:])]),
+        ("  share of the parent's", ["", *(_share(size, cache[0]) for size in cache[1:])]),
     ]
     if j.speeds is not None:
         read = j.speeds[0].read
@@ -101,6 +101,10 @@ def _shares(verdict: Verdict) -> list[str]:
 
 def _percent(share: float) -> str:
     return f"{100 * share:.1f} %"
+
+
+def _share(size: int, of: int) -> str:
+    return _percent(size / of) if of else "–"  # a parent without heads has no cache
 
 
 def _number(value: float, digits: int) -> str:
@@ -255,7 +259,10 @@ def _draw_sizes(axes: Axes, j: Judgement) -> None:
     ]
     _bars(
         axes,
-        [(label, [v / sizes[0] for v in sizes], None, [f"{v:,}" for v in sizes]) for label, sizes in kinds],
+        [
+            (label, [v / sizes[0] if sizes[0] else math.nan for v in sizes], None, [f"{v:,}" for v in sizes])
+            for label, sizes in kinds
+        ],
     )
     axes.set_title("Size, as a share of the parent's", fontsize="medium")
 

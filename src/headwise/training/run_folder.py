@@ -163,17 +163,26 @@ class RunFolder:
         write_json(self.result, result.to_json())
 
     def read_result(self) -> TrainResult | None:
-        """The outcome of the run here; None if it is not finished."""
+        """The outcome of the run here; None if it is not finished.
+
+        Raises:
+            ValueError: it is damaged, or of another version of headwise.
+        """
         if not self.result.is_file():
             return None
-        values: dict[str, Any] = json.loads(self.result.read_text(encoding="utf-8"))
-        return TrainResult(**values | {"folder": self.path})
+        try:
+            values: dict[str, Any] = json.loads(self.result.read_text(encoding="utf-8"))
+            return TrainResult(**values | {"folder": self.path})
+        except (ValueError, TypeError) as error:
+            raise ValueError(
+                f"{self.result} is damaged, or of another version of headwise ({error}); train anew"
+            ) from error
 
     def tokens_trained(self) -> int | None:
         """How many tokens the run here has learned from; None if there is no run.
 
         Raises:
-            ValueError: its log is damaged.
+            ValueError: its log or its result is damaged.
         """
         done = self.read_result()
         if done is not None:
