@@ -184,6 +184,13 @@ def test_an_answer_that_nobody_waits_for_is_not_worked_out(served: Any, slow: Co
     assert served.post("read", text=TEXT).status_code == 200
 
 
+@pytest.mark.parametrize("body", [b"{bad", b"\xff\xfe{}", b"[]", b"null", b"", b"[" * 100_000])
+def test_a_body_that_is_no_json_object_is_told_so(served: Any, body: bytes) -> None:
+    answer = served.client.post("/api/look", content=body, headers={"content-type": "application/json"})
+    assert answer.status_code in (400, 422)
+    assert answer.json() == {"error": "the body of the request is not a JSON object that can be read"}
+
+
 def test_too_many_at_once_are_told_to_come_back(
     serving: Callable[..., Any], subject: Subject, slow: Counted
 ) -> None:

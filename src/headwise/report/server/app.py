@@ -179,6 +179,7 @@ async def _lines(request: Request, worker: Worker, writing: Writing) -> AsyncIte
         stop.set()
 
 
+_NO_JSON = "the body of the request is not a JSON object that can be read"
 _CLOSING = "the server has been stopped"
 
 
@@ -206,6 +207,8 @@ def _answer_errors(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
     async def malformed(_: Request, error: RequestValidationError) -> Response:
         first = error.errors()[0]
+        if first["type"] in ("json_invalid", "model_attributes_type") or first["loc"] == ("body",):
+            return _json({"error": _NO_JSON}, 422)
         where = ".".join(str(part) for part in first["loc"][1:])
         told = str(first["msg"]).removeprefix("Value error, ")
         return _json({"error": f"{where}: {told}" if where else told}, 422)
@@ -220,9 +223,8 @@ def _answer_errors(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def http(_: Request, error: HTTPException) -> Response:
-        return _json(
-            {"error": f"{error.detail}: there is nothing here by that name or method"}, error.status_code
-        )
+        told = f"{error.detail}: there is nothing here by that name or method"
+        return _json({"error": told if error.status_code in (404, 405) else _NO_JSON}, error.status_code)
 
     @app.exception_handler(Exception)
     async def fault(_: Request, __: Exception) -> Response:
