@@ -282,6 +282,7 @@ def judge(
         for what, named in _named(parent, tasks).items():
             shown = " ".join(named[:_SHOWN]) + " …" * (len(named) > _SHOWN)
             typer.echo(f"recall: {len(named)} {what}: {shown}")
+        typer.echo("        evenly: questions are spread evenly; power below 1: most of them come early")
         typer.echo(f"        guessing one of the values is right in {100 * tasks[0].chance:.1f} % of cases")
     if found.speeds is not None:
         typer.echo(f"times: median ± half the distance between quartiles, the models in turn, {machine}")

@@ -173,10 +173,11 @@ def prune(
     typer.echo(f"{subject.name}: took out {len(named)} heads: {', '.join(named)}")
     if kept:
         typer.echo(f"protected: {', '.join(head_names(kept))}")
+    learned = f" after learning on for {recover:,} tokens" if recover else ""
     for number, stage in enumerate(stages, 1):
         if steps > 1:
             gone = ", ".join(head_names(stage.removed))
-            typer.echo(f"round {number}: loss {stage.note:.4f} without {gone} too")
+            typer.echo(f"round {number}: took out {gone}; loss {stage.note:.4f}{learned}")
     typer.echo(
         f"loss on {len(after):,} unseen tokens: {before.mean():.4f} → {after.mean():.4f} nats (perplexity "
         f"{math.exp(before.mean()):.1f} → {math.exp(after.mean()):.1f}); the cache is "

@@ -158,6 +158,11 @@ def _tell(outcome: UptrainOutcome) -> None:
             f"of {lost:.4f} nats that the child had lost, {back:.4f} are back ({100 * back / lost:.0f} %)"
         )
     best = child.best_step
+    if best == 0:
+        typer.echo(
+            "no evaluation was better than the child as it came, so its weights were kept; "
+            "try more tokens (--share) or other learning rates"
+        )
     typer.echo(
         f"losses over all {outcome.held_out_tokens:,} held-out tokens, weights of step {best} "
         f"({round(best * size):,} tokens); wrote {outcome.folder}"

@@ -109,7 +109,8 @@ def this_machine(device: torch.device) -> str:
     chip = (
         torch.cuda.get_device_name(device) if device.type == "cuda" else f"{platform.machine()} {device.type}"
     )
-    return f"on this machine ({chip}, {torch.get_num_threads()} threads, PyTorch {torch.__version__})"
+    threads = torch.get_num_threads()
+    return f"on this machine ({chip}, {threads} thread{'s' * (threads > 1)}, PyTorch {torch.__version__})"
 
 
 def check_length(subjects: Sequence[Subject], length: int, *, least: int) -> None:

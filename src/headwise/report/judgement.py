@@ -193,7 +193,7 @@ def _draw_pairs(axes: Axes, verdicts: Sequence[Verdict]) -> None:
         _lines(axes, here, [v.pairs or 0 for v in here], style)
         axes.plot([], [], style, color="grey", label=_spread(here[0]))
     if len(powers) > 1:
-        axes.legend(fontsize="small", loc="lower left", title="questions spread", title_fontsize="small")
+        axes.legend(fontsize="small", loc="center left", title="questions spread", title_fontsize="small")
     axes.set_xlabel("pairs in a row")
     axes.set_xscale("log", base=2)
     axes.set_xticks(pairs, [str(n) for n in pairs])
