@@ -477,7 +477,7 @@ def plot(rows: Sequence[dict[str, Any]], path: Path) -> None:
         below.set_xlabel("uptrained on, % of the parent's tokens")
     axes[0][0].set_ylabel("more loss than the parent, nats")
     axes[1][0].set_ylabel("recall, %")
-    axes[0][-1].legend(frameon=False)
+    figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside right upper", frameon=False)
     figure.savefig(path, dpi=130)
 
 
