@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
 import sys
-import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -37,33 +36,24 @@ def free_port() -> int:
     return port
 
 
-def test_it_answers_until_ctrl_c(
-    headwise: Callable[..., Any], folder: Path, free_port: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    opened: list[str] = []
-    monkeypatch.setattr("webbrowser.open", opened.append)
-    pages: list[str] = []
-
-    def visit() -> None:
-        url = f"http://127.0.0.1:{free_port}/"
-        with httpx.Client(trust_env=False, timeout=20) as client:
-            for _ in range(400):
-                try:
-                    pages.append(client.get(url).text)
-                    os.kill(os.getpid(), signal.SIGINT)
-                    return
-                except httpx.ConnectError:
-                    time.sleep(0.05)
-
-    visitor = threading.Thread(target=visit)
-    visitor.start()
-    done = headwise("serve", folder, "--port", str(free_port))
-    visitor.join()
-    assert done.code == 130
-    assert done.out == f"the page is at http://127.0.0.1:{free_port}/ (Ctrl-C ends it)\n"
-    assert done.err == "headwise: stopped\n"
-    assert "headwise-view" in pages[0]
-    assert opened == []
+def test_it_answers_until_ctrl_c(folder: Path, free_port: int) -> None:
+    url = f"http://127.0.0.1:{free_port}/"
+    command = [sys.executable, "-m", "headwise", "serve", str(folder), "--port", str(free_port)]
+    # a browser that it must not open
+    environment = os.environ | {"BROWSER": "false"}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as server:
+        assert server.stdout is not None
+        told = server.stdout.readline()  # comes once it listens
+        with httpx.Client(trust_env=False, timeout=60) as client:
+            page = client.get(url).text
+        server.send_signal(signal.SIGINT)
+        out, err = server.communicate(timeout=60)
+    assert server.returncode == 130
+    assert told + out == f"the page is at {url} (Ctrl-C ends it)\n"
+    assert err == "headwise: stopped\n"
+    assert "headwise-view" in page
 
 
 def test_a_port_in_use_is_told_before_models_are_loaded(headwise: Callable[..., Any], tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def test_long_rows_of_numbers_are_cut_but_never_the_words(headwise: Callable) ->
         (["--words", "  "], "--words holds no words"),
         (["--heads", "3"], "d_model=8 cannot be divided among n_head=3 heads; head counts that fit: 2 or 4"),
         (["--d-model", "0"], "d_model must be at least 1, got 0"),
-        (["--seed", "-1"], "seed must lie in 0"),
+        (["--seed", "-1"], "--seed must be from 0"),
     ],
 )
 def test_mistakes_are_one_line(headwise: Callable, arguments: list[str], message: str) -> None:

@@ -84,7 +84,7 @@ def test_a_small_power_pulls_questions_to_the_front() -> None:
         ({"values": range(30, 80)}, "keys, values and blank must be different tokens"),
         ({"blank": 40}, "must be different tokens"),
         ({"keys": range(1, 5)}, "8 pairs need as many different keys and values, got 4 and 40"),
-        ({"power": 0.0}, "must be above 0"),
+        ({"power": 0.0}, "must be numbers above 0"),
         ({"blank": None}, r"only rows of 4 · pairs = 32 tokens with answered=True are filled, got length=96"),
     ],
 )

@@ -188,7 +188,7 @@ def test_models_that_read_other_tokens_are_refused(make_recaller: Make) -> None:
         judge([parent, make_recaller(length=16)], rows, length=10, seconds=None)
     with pytest.raises(ValueError, match=r"length must lie in 1 … 80 tokens, got 200"):
         judge([parent], rows, length=200, seconds=None)
-    with pytest.raises(ValueError, match="at least 2 rounds and no negative time"):
+    with pytest.raises(ValueError, match="at least 2 rounds and 0 or more seconds"):
         judge([parent], rows, length=20, seconds=-1.0)
 
 
