@@ -350,8 +350,7 @@ class Ladder:
         self.measure(model, amount_of(batches), started, seed=seed, share=share, kl=kl, **at)
 
     def _precision(self) -> AbstractContextManager[object]:
-        # without the cache, which would keep the weights of the first step
-        return torch.autocast("cpu", torch.bfloat16, cache_enabled=False) if self.bf16 else nullcontext()
+        return torch.autocast("cpu", torch.bfloat16) if self.bf16 else nullcontext()
 
 
 def prepared(model: nn.Module, bf16: bool) -> Any:

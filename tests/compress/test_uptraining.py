@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from headwise.compress import group, uptrain
 from headwise.compress.uptraining import RATE_SHARE, Distilling, divergence, uptraining_recipe
 from headwise.hub.surgery import next_token_logits
-from headwise.model import GPT
+from headwise.model import GPT, GPTConfig
 from headwise.text import Batches, TokenFile, Tokenizer, write_tokens
 from headwise.training import NonFiniteError
 from headwise.training.learner import Learner, accumulate
@@ -244,3 +244,13 @@ def test_weights_without_gradients_are_refused(make_gpt: Callable[..., GPT], pai
 def test_a_loss_that_is_no_number_stops_it(make_gpt: Callable[..., GPT], pairs: Pairs) -> None:
     with pytest.raises(NonFiniteError, match=r"the \w+ of step \d+ is (nan|inf)"):
         uptrain(make_gpt(), None, pairs, tokens=6400, optimizer="adamw", learning_rate=1e30, warmup_steps=0)
+
+
+def test_autocast_around_all_steps_learns_from_the_weights_of_each() -> None:
+    torch.manual_seed(0)
+    child = GPT(GPTConfig(vocab_size=5, n_layer=1, n_head=2, d_model=16, block_size=8))
+    ids = torch.arange(9).remainder(5).repeat(4, 1)
+    batches = [(ids[:, :-1], ids[:, 1:])]
+    with torch.autocast("cpu", torch.bfloat16):
+        made = uptrain(child, None, batches, tokens=32 * 40, learning_rate=0.05, warmup_steps=1)
+    assert made.losses[-1] < 0.5 * made.losses[0]

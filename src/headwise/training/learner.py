@@ -90,7 +90,9 @@ class Learner:
         check_finite("gradient", norm.item(), done + 1)
         if self.recipe.grad_clip:
             nn.utils.clip_grads_with_norm_(parameters, self.recipe.grad_clip, norm)
-        return Learned(loss, self.optimizer.step(done), norm.item())
+        rate = self.optimizer.step(done)
+        torch.clear_autocast_cache()  # under autocast around many steps it would keep the old weights
+        return Learned(loss, rate, norm.item())
 
 
 def check_finite(what: str, value: float, step: int) -> None:
