@@ -204,20 +204,20 @@ class Ladder:
         self.folder, self.texts, self.size, self.bf16 = folder, texts, size, bf16
         self.log = folder / "rows.jsonl"
         self.rows: list[dict[str, Any]] = read_rows(self.log)
-        alphabet = {character: number for number, character in _vocabulary(texts.tokenizer)}
+        tokenizer = texts.tokenizer
         self.recall = {
             pairs: after_a_line(
                 recall_rows(
                     48,
                     4 * pairs,
                     pairs,
-                    keys=[alphabet[key] for key in KEYS],
-                    values=[alphabet[value] for value in VALUES],
+                    keys=tokenizer.encode(KEYS),
+                    values=tokenizer.encode(VALUES),
                     answered=True,
                     power=1.0,
                     seed=4,
                 ),
-                alphabet["\n"],
+                tokenizer.encode("\n")[0],
             )
             for pairs in PAIRS
             if 4 * pairs < size.shape["block_size"]
@@ -241,7 +241,8 @@ class Ladder:
 
     def recalled(self, model: nn.Module) -> dict[str, float]:
         """Return the share of right answers by the number of pairs."""
-        return {str(pairs): _share(recall_scores(model, task)) for pairs, task in self.recall.items()}
+        scores = {pairs: recall_scores(model, task) for pairs, task in self.recall.items()}
+        return {str(pairs): score.share for pairs, found in scores.items() for score in found.values()}
 
     def learn(
         self,
@@ -362,10 +363,6 @@ def prepared(model: nn.Module, bf16: bool) -> Any:
     return model
 
 
-def _vocabulary(tokenizer: Tokenizer) -> list[tuple[int, str]]:
-    return [(number, tokenizer.decode([number])) for number in range(tokenizer.vocab_size)]
-
-
 def after_a_line(task: Recall, line_end: int) -> Recall:
     """Let rows begin as lines of text do, after the end of another."""
     return replace(
@@ -374,10 +371,6 @@ def after_a_line(task: Recall, line_end: int) -> Recall:
         wanted=F.pad(task.wanted, (1, 0), value=-100),
         gap=F.pad(task.gap, (1, 0)),
     )
-
-
-def _share(scores: dict[tuple[int, int], Any]) -> float:
-    return sum(score.right for score in scores.values()) / sum(score.asked for score in scores.values())
 
 
 def share_of_peak(share: float) -> dict[str, float]:
