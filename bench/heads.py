@@ -4,6 +4,7 @@
     python bench/heads.py --quick         short texts and rounds, about a minute
     python bench/heads.py --only model    one group: layer or model
     python bench/heads.py --json FILE     also write the numbers; nothing is written otherwise
+    CC= python bench/heads.py             without the compiled pass, by PyTorch's operations alone
 
 Group layer: 12 heads of width 64, causal, float32, one text of T tokens. Group model: the shape of GPT-2
 small. Times are medians of rounds in which all contestants run in turn; ratios are to the first contestant,

@@ -51,8 +51,6 @@ STEADY: dict[str, Any] = {"schedule": "constant", "warmup_steps": 10}
 METHODS = get_args(Method)
 SHARES = (0.005, 0.01, 0.02, 0.05)
 BEST: Method = "fitted"
-TRAINED: dict[Method, tuple[float, ...]] = {BEST: SHARES, "aligned+renorm": (0.05,), "mean": (0.05,)}
-"""The methods whose results are trained on, and for which shares of the parent's tokens."""
 PEAK = {"learning_rate": LEARNING_RATES["muon"], "matrix_learning_rate": MATRIX_LEARNING_RATE}
 """The rates of warm-ups and of models from nothing. Parents go on at half of them, children at a quarter."""
 
@@ -312,7 +310,7 @@ class Ladder:
 
     def wanted(self, seed: int, g: int, method: Method, trained: bool) -> list[tuple[float, float]]:
         """Return the shares and weights of KL that have not been measured yet."""
-        rows = [(share, 1.0) for share in TRAINED.get(method, ())] if trained else [(0.0, 0.0)]
+        rows = [(share, 1.0) for share in SHARES] if trained else [(0.0, 0.0)]
         if trained and method == BEST:
             rows.append((max(SHARES), 0.0))  # plain cross-entropy beside
         return [

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from headwise.attention import Mask, WeightsOf, attention
-from headwise.heads import AttentionCall, StatisticsCollector
+from headwise.heads import AttentionCall, StatisticsCollector, streaming_threads
+from headwise.heads.kernel import kernel
 from headwise.heads.repeated import score_repeated
 from headwise.heads.weights import weights_of
 from headwise.hub import AttentionLayer, TokenBatch
@@ -33,6 +34,14 @@ HEADS: dict[str, Targets] = {
     "duplicate": lambda i, _: [j for j in range(i) if (i - j) % PERIOD == 0] or [i],
     "induction": lambda i, _: [j + 1 for j in range(i) if (i - j) % PERIOD == 0] or [i],
 }
+
+
+@pytest.fixture(autouse=True, params=["tiles", "compiled"])
+def how(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sum up tile by tile, or by the compiled pass, whatever the size."""
+    if request.param == "compiled" and kernel() is None:
+        pytest.skip("there is no C compiler")
+    monkeypatch.setattr(streaming_threads, "WORTH_COMPILING", 0 if request.param == "compiled" else math.inf)
 
 
 def planted(

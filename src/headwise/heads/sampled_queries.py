@@ -45,11 +45,11 @@ class Sample:
         """Return what the mask of a call of so many queries and keys says of these queries."""
         if mask is None or self.step == 1:
             return mask
-        return Mask((_Rows(mask, self, queries, keys - queries),))
+        return Mask((SampledRows(mask, self, queries, keys - queries),))
 
 
 @dataclass(frozen=True, eq=False)
-class _Rows(Rule):
+class SampledRows(Rule):
     """A mask, for some of its queries: they are rows 0, 1, 2, … here, whatever the region's offset."""
 
     whole: Mask
@@ -57,7 +57,7 @@ class _Rows(Rule):
     queries: int
     offset: int
 
-    def _region(self, region: Region) -> Region:
+    def whole_region(self, region: Region) -> Region:
         """Return the part of the whole call from the first of the queries to the last."""
         first = self.sample.start + self.sample.step * region.row
         rows = self.sample.step * (region.rows - 1) + 1 if region.rows else 0
@@ -67,16 +67,16 @@ class _Rows(Rule):
         return f"of every {self.sample.step} queries one, {self.whole.words()}"
 
     def allowed(self, region: Region, device: torch.device) -> Tensor:
-        allowed = self.whole.allowed(self._region(region), device)
+        allowed = self.whole.allowed(self.whole_region(region), device)
         if allowed is None:
             return torch.ones(1, 1, 1, region.keys, dtype=torch.bool, device=device)
-        return allowed if allowed.shape[2] == 1 else allowed[:, :, :: self.sample.step]
+        return allowed[:, :, :: self.sample.step]
 
     def opposite(self) -> Rule:
         return replace(self, whole=~self.whole)
 
     def crop(self, region: Region) -> Region:
-        cropped = self.whole.crop(self._region(region))
+        cropped = self.whole.crop(self.whole_region(region))
         if cropped.empty:
             return region.nothing()
         if (cropped.key, cropped.keys) == (region.key, region.keys):
@@ -84,7 +84,7 @@ class _Rows(Rule):
         return Region(region.row, region.rows, cropped.key, cropped.keys, region.offset)
 
     def hides_nothing(self, region: Region) -> bool:
-        return self.whole.hides_nothing(self._region(region))
+        return self.whole.hides_nothing(self.whole_region(region))
 
     def tensors(self) -> tuple[Tensor, ...]:
         return tuple(tensor for rule in self.whole.rules for tensor in rule.tensors())

@@ -11,6 +11,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from headwise.heads.visibility import Visible
+
 LOWEST = -1e30
 """Stands for a row that has seen nothing yet; minus infinity has no differences."""
 
@@ -64,3 +66,15 @@ class Rows:
     """The largest score of keys that are content and at distance neither -1 nor 1."""
     apart: Tensor
     """The largest score of keys that are set apart and at distance neither -1 nor 1."""
+
+
+@dataclass(frozen=True, eq=False)
+class Swept:
+    """What the pass found."""
+
+    rows: Rows
+    seen: Visible
+    received: Tensor | None
+    """(B, H, S), what keys receive from the queries that count, if it was asked for."""
+    equal: Tensor
+    """(B, H|1, S), what they would get from equal weights."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from itertools import pairwise
 from typing import Any, TypeVar
 
@@ -18,8 +18,10 @@ import torch
 from torch import Tensor
 
 from headwise.attention.request import Request
+from headwise.heads.kernel import kernel
 from headwise.heads.streaming import Sweep
-from headwise.heads.streaming_rows import Marks, Rows
+from headwise.heads.streaming_compiled import WORTH_COMPILING, spans_for_kernel, sweep_compiled
+from headwise.heads.streaming_rows import Marks, Rows, Swept
 from headwise.heads.visibility import Visible
 
 Found = TypeVar("Found")
@@ -27,22 +29,21 @@ Found = TypeVar("Found")
 _WORTH_A_THREAD = 2**23  # scores per thread; with fewer, threads wait for Python more than they help
 
 
-@dataclass(frozen=True, eq=False)
-class Swept:
-    """What the pass found."""
-
-    rows: Rows
-    seen: Visible
-    received: Tensor | None
-    """(B, H, S), what keys receive from the queries that count, if it was asked for."""
-    equal: Tensor
-    """(B, H|1, S), what they would get from equal weights."""
-
-
 def sweep_heads(
     request: Request, marks: Marks, key_norms: Tensor | None, *, near: int, received: bool
 ) -> Swept:
     """Run the pass; see `Sweep` for the arguments."""
+    if request.pairs >= WORTH_COMPILING and (spans := spans_for_kernel(request)) is not None:
+        library = kernel()
+        if library is not None:
+            return sweep_compiled(library, request, spans, marks, key_norms, near=near, received=received)
+    return sweep_tiles(request, marks, key_norms, near=near, received=received)
+
+
+def sweep_tiles(
+    request: Request, marks: Marks, key_norms: Tensor | None, *, near: int, received: bool
+) -> Swept:
+    """Run the pass with PyTorch's operations, tile by tile."""
 
     def run(share: slice) -> tuple[Sweep, Visible]:
         norms = None if key_norms is None else key_norms[:, _queries(request, share)]

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from headwise.attention.tiles import Strip, length
+from headwise.heads.row_spans import RowSpans
 
 
 @dataclass(eq=False)
@@ -106,6 +107,32 @@ class Census:
             counts[:, :, queries] -= hidden
             distance[:, :, queries] -= hidden_distance
         return Visible(counts[..., 0], counts[..., 1], counts[..., 2], distance)
+
+
+def count_spans(
+    spans: RowSpans, counted: Tensor, classes: Tensor, corner: int | None, step: int
+) -> tuple[Visible, Tensor]:
+    """Return what queries see that see a stretch of keys each, and what keys get from equal weights.
+
+    The latter is (B, 1, S), what `Census` calls received.
+    spans: (B, T) each. counted, classes, corner, step: as for `Census`.
+    """
+    batch, queries = counted.shape
+    keys = classes.shape[2]
+    ahead = F.pad(classes.double().cumsum(dim=2), (1, 0))  # (B, 2, S + 1), how many before each key
+
+    def before(end: Tensor) -> Tensor:
+        return ahead.gather(2, end.unsqueeze(1).expand(-1, ahead.shape[1], -1))
+
+    of_class = before(spans.stop) - before(spans.start)  # (B, 2, T)
+    number = (spans.stop - spans.start).double()  # (B, T)
+    query = torch.arange(queries, dtype=torch.float64, device=counted.device)
+    distance = _distances((corner or 0) + step * query, torch.stack([spans.start, spans.stop], dim=2))
+    share = (counted & (number > 0)) / number.clamp(min=1.0)
+    steps = number.new_zeros(batch, keys + 1)
+    steps.scatter_add_(1, spans.start, share).scatter_add_(1, spans.stop, -share)
+    seen = Visible(*(t.unsqueeze(1) for t in (number, *of_class.unbind(1), distance)))
+    return seen, steps[:, :-1].cumsum(dim=1).unsqueeze(1)
 
 
 def _distances(query: Tensor, bounds: Tensor) -> Tensor:
