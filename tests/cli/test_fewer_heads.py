@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from headwise.cli.subjects import calibration_rows
+from headwise.compress.rows import losses
 from headwise.hub import open_subject
+from headwise.hub.dtypes import in_dtype
 from headwise.hub.origin import head_numbers
 from headwise.hub.surgery import head_counts
 from headwise.model import GPT, GPTConfig, load_model, save_model
@@ -109,6 +112,25 @@ def test_prune_takes_out_the_named_heads(headwise: Callable, model: Path, data: 
     assert result["removed"] == ["0.3", "1.0", "1.1"]
     made, _ = load_model(out)
     assert head_counts(made) == [(3, 3), (2, 2)]
+
+
+@pytest.mark.parametrize("verb", ["group", "prune", "export"])
+def test_a_model_stored_in_bfloat16_stays_in_bfloat16(
+    headwise: Callable, model: Path, data: Path, tmp_path: Path, verb: str
+) -> None:
+    gpt, tokenizer = load_model(model)
+    save_model(tmp_path / "half", in_dtype(gpt, torch.bfloat16), tokenizer)
+    options = {"group": ["--kv-heads", "2", "--method", "mean"], "prune": ["--heads", "0.1"], "export": []}
+    more = [] if verb == "export" else ["--data", data, *NUMBERS, "--json"]
+    done = headwise(verb, tmp_path / "half", *options[verb], *more, "-o", tmp_path / "made")
+    assert done.code == 0, done.err
+    made = open_subject(tmp_path / "made")
+    assert made.stored_dtype == torch.bfloat16
+    if verb == "group":  # the loss is of the weights as they were written
+        _, unseen = calibration_rows(made, str(tmp_path / "made"), str(data), 60, 40)
+        assert last_json(done)["loss_after"] == pytest.approx(
+            float(losses(made.model, unseen).mean()), abs=1e-6
+        )
 
 
 @pytest.mark.parametrize("by", ["importance", "ablation"])

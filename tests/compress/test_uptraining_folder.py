@@ -20,6 +20,7 @@ from safetensors.torch import load_file
 from headwise.compress import UptrainConfig, group, uptrain_folder
 from headwise.compress.uptraining import RATE_SHARE
 from headwise.hub import open_subject
+from headwise.hub.dtypes import in_dtype
 from headwise.hub.export import save_transformers, tokenizer_of
 from headwise.hub.origin import origin_of, write_origin
 from headwise.hub.surgery import head_counts
@@ -244,6 +245,31 @@ def test_a_stock_llama_learns_and_comes_back_as_one(
     with torch.no_grad():
         expected = open_subject(tmp_path / "up").model(ids).logits
         torch.testing.assert_close(made(ids).logits, expected)
+
+
+@pytest.mark.parametrize("kind", ["ours", "stock"])
+def test_what_is_stored_in_bfloat16_comes_back_in_bfloat16(
+    child: Path, stock: tuple[Path, Path], text: Path, tmp_path: Path, kind: str
+) -> None:
+    """Learned in float32: steps far smaller than bfloat16 tells apart would be lost in it."""
+    config = said(tokens=20 * 32, learning_rate=1e-5, matrix_learning_rate=1e-5)
+    start = tmp_path / "start"
+    if kind == "ours":
+        model, tokenizer = load_model(child)
+        save_model(start, in_dtype(model, torch.bfloat16), tokenizer)
+        write_origin(start, str(origin_of(child)))
+    else:
+        opened = open_subject(stock[1])
+        save_transformers(start, in_dtype(opened.model, torch.bfloat16), opened.tokenizer)
+        config = said(
+            parent=str(stock[0]), data=str(text), tokens=20 * 64, length=16, learning_rate=1e-5, held_out=100
+        )
+    outcome = uptrain_folder(start, tmp_path / "up", config)
+    stored = load_file(tmp_path / "up" / "model.safetensors")
+    assert {tensor.dtype for tensor in stored.values()} == {torch.bfloat16}
+    assert open_subject(tmp_path / "up").stored_dtype == torch.bfloat16
+    losses = [loss for _, loss in outcome.child.curve]
+    assert losses == sorted(losses, reverse=True)  # each evaluation below the one before
 
 
 def test_a_text_that_is_given_is_used_and_its_end_is_held_out(

@@ -17,8 +17,12 @@ def export(model: Model, out: NewFolder) -> None:
     from headwise.files import check_new_folder
 
     check_new_folder(out)
+    import torch
+
+    from headwise.hub.dtypes import in_dtype, stored_dtype
     from headwise.hub.export import export as write
     from headwise.model import load_model
 
-    write(out, *load_model(model))
+    gpt, tokenizer = load_model(model)
+    write(out, in_dtype(gpt, stored_dtype(model) or torch.float32), tokenizer)
     typer.echo(f"wrote {out}; load it with transformers.AutoModelForCausalLM.from_pretrained({str(out)!r})")

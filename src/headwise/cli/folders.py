@@ -17,12 +17,14 @@ if TYPE_CHECKING:
 def write_like(
     subject: Subject, model: nn.Module, folder: Path, removed: Collection[tuple[int, int]] = ()
 ) -> list[str]:
-    """Write a model made of a subject's, in the same kind of folder; return what is to be told.
+    """Write a model made of a subject's, in the same kind of folder and the dtype; return what is to be
+    told.
 
     removed: the heads that it no longer has. The folder keeps what the model was made of, and the numbers
     that its heads had there.
     """
     from headwise.compress import level
+    from headwise.hub.dtypes import in_dtype
     from headwise.hub.export import save_transformers
     from headwise.hub.origin import write_origin
     from headwise.hub.subject import OwnSubject
@@ -30,6 +32,7 @@ def write_like(
     from headwise.model import GPT, save_model
 
     check_new_folder(folder)
+    model = in_dtype(model, subject.stored_dtype)
     if isinstance(subject, OwnSubject) and isinstance(model, GPT):
         save_model(folder, model, subject.tokenizer)
         write_origin(folder, subject.name, _left(subject, removed))

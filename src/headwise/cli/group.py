@@ -64,6 +64,7 @@ def group(
     from headwise.compress import group as grouped
     from headwise.compress.grouping import wanted_counts
     from headwise.compress.rows import check_finite, losses
+    from headwise.hub.dtypes import as_stored
 
     if counts is not None:
         wanted_counts(subject.model, counts)  # refuse before texts are read
@@ -73,8 +74,9 @@ def group(
     check_finite(subject.name, float(before.mean()))
     # auto chooses by a part of the calibration text, so that nothing has seen what the loss is told of
     made = grouped(subject, wanted, method, calibration, groups=groups)
-    after = losses(made.model, unseen)
-    told = write_like(subject, made.model, out)
+    slim = as_stored(made.model, subject.stored_dtype)
+    after = losses(slim, unseen)
+    told = write_like(subject, slim, out)
     result = {
         "model": subject.name,
         "folder": str(out),

@@ -114,6 +114,7 @@ def prune(
     from headwise import compress
     from headwise.compress.rows import losses
     from headwise.heads.head_ids import head_names
+    from headwise.hub.dtypes import as_stored
 
     calibration, unseen = calibration_rows(subject, model, data, tokens, held_out)
     if kept is None:
@@ -149,8 +150,9 @@ def prune(
             uniform=uniform,
             on_stage=lambda model, _: float(losses(model, unseen).mean()),
         )
-    after = losses(made.model, unseen)
-    told = write_like(subject, made.model, out, made.removed)
+    slim = as_stored(made.model, subject.stored_dtype)
+    after = losses(slim, unseen)
+    told = write_like(subject, slim, out, made.removed)
     named = head_names(made.removed)
     if as_json:
         result = {

@@ -39,6 +39,7 @@ from headwise.compress.uptraining_text import (
     write_material,
 )
 from headwise.files import check_new_folder, write_json
+from headwise.hub.dtypes import in_dtype
 from headwise.hub.export import save_transformers
 from headwise.hub.origin import head_numbers, write_origin
 from headwise.hub.subject import OwnSubject, Subject, open_subject
@@ -306,7 +307,8 @@ def _fresh(model: nn.Module, seed: int) -> nn.Module:
 
 
 def _keep(out: Path, model: nn.Module, subject: Subject) -> None:
-    """Write a model in the kind of folder that the child came in; each file is replaced whole."""
+    """Write a model in the kind of folder, and the dtype, of the child; each file is replaced whole."""
+    model = in_dtype(model, subject.stored_dtype)
     if isinstance(model, GPT) and isinstance(subject, OwnSubject):
         save_model(out, model, subject.tokenizer)
         return

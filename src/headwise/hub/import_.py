@@ -58,7 +58,7 @@ def import_folder(folder: Path | str) -> tuple[GPT, Tokenizer]:
     if not (folder / "tokenizer.json").is_file():
         raise FileNotFoundError(f"{folder} holds no tokenizer.json, which a GPT of headwise needs")
     tokenizer = Tokenizer.from_file(folder / "tokenizer.json")
-    model = from_transformers(load_pretrained(str(folder), None, "AutoModelForCausalLM"))
+    model = from_transformers(load_pretrained(str(folder), None, "AutoModelForCausalLM")[0])
     if tokenizer.vocab_size != model.config.vocab_size:
         raise ValueError(
             f"{folder}: the tokenizer has {tokenizer.vocab_size} tokens but the model "

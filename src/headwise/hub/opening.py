@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 import torch
 
+from headwise.hub.dtypes import stored_dtype
 from headwise.hub.library import transformers
 from headwise.hub.pretrained import PretrainedSubject
 from headwise.hub.subject import Subject
@@ -37,12 +38,16 @@ T = TypeVar("T")
 
 def open_pretrained(source: str, device: str | torch.device, dtype: torch.dtype | None) -> Subject:
     """Open a Hugging Face folder or name; raises as `open_subject`."""
-    model = load_pretrained(source, dtype)
-    return PretrainedSubject(model.to(device), _tokenizer(transformers(), source), source)
+    model, stored = load_pretrained(source, dtype)
+    subject = PretrainedSubject(model.to(device), _tokenizer(transformers(), source), source)
+    subject.stored_dtype = stored
+    return subject
 
 
-def load_pretrained(source: str, dtype: torch.dtype | None, bare: str = "AutoModel") -> Any:
-    """Return the model of a Hugging Face folder or name, on the CPU and in eval mode.
+def load_pretrained(
+    source: str, dtype: torch.dtype | None, bare: str = "AutoModel"
+) -> tuple[Any, torch.dtype]:
+    """Return the model of a Hugging Face folder or name, on the CPU and in eval mode, and its own dtype.
 
     dtype: of the weights; None for that in which they are stored. bare: the class for a config that names
     none. Raises as `open_subject`.
@@ -80,7 +85,8 @@ def load_pretrained(source: str, dtype: torch.dtype | None, bare: str = "AutoMod
             f"the weights of {source} lack {', '.join(missing[:3])}{' and more' * (len(missing) > 3)}, which "
             f"{kind.__name__} has; config.json and weights must come from the same model"
         )
-    return model.eval()
+    own = config.dtype or stored_dtype(Path(source)) or model.dtype
+    return model.eval(), own
 
 
 def _nearest(source: str, load: Callable[..., T]) -> T:

@@ -43,6 +43,7 @@ class PretrainedSubject(Subject):
             )
         self.model = model
         self.pretrained = model
+        self.stored_dtype = model.dtype
         self.tokenizer = tokenizer
         self.name = name or model.config.name_or_path or kind
         rows = model.get_input_embeddings().weight.shape[0]

@@ -18,6 +18,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from headwise.hub.dtypes import stored_dtype
 from headwise.hub.layers import AttentionLayer, attention_layers
 from headwise.hub.library import pretrained_parts
 from headwise.hub.modes import evaluating
@@ -49,6 +50,8 @@ class Subject(ABC):
     """How many ids there are: those with a token and an embedding."""
     special_ids: frozenset[int]
     """The ids of special tokens such as <s>, [CLS] and [SEP]."""
+    stored_dtype: torch.dtype
+    """Of the weights where it came from, whatever it computes in; what is made of it is written in this."""
     pad_id: int
     """What stands where a text is padded; the model never sees it."""
 
@@ -77,7 +80,9 @@ class Subject(ABC):
 
     def with_model(self, model: nn.Module) -> Subject:
         """Return another model with this one's tokenizer and name, such as a smaller one made of it."""
-        return Subject.of(model, self.tokenizer, self.name)
+        made = Subject.of(model, self.tokenizer, self.name)
+        made.stored_dtype = self.stored_dtype
+        return made
 
     @property
     def causal(self) -> bool:
@@ -234,6 +239,7 @@ class OwnSubject(Subject):
         self.name = name
         self.gpt = model
         self.model = model
+        self.stored_dtype = next(model.parameters()).dtype
         self.tokenizer = tokenizer
         self.max_tokens = model.config.block_size
         self.special_ids = frozenset()
@@ -315,7 +321,9 @@ def open_subject(
     folder = Path(source)
     if not _is_hugging_face(folder, str(source)):
         model, tokenizer = load_model(folder, device)
-        return OwnSubject(model if dtype is None else model.to(dtype), tokenizer, str(source))
+        subject = OwnSubject(model if dtype is None else model.to(dtype), tokenizer, str(source))
+        subject.stored_dtype = stored_dtype(folder) or subject.stored_dtype
+        return subject
     from headwise.hub.opening import open_pretrained
 
     if dtype is None and torch.device(device).type == "cpu":
