@@ -56,6 +56,28 @@ def test_what_group_made_is_uptrained_with_nothing_more_to_say(
     assert set(told["controls"]) == {"parent", "scratch"}
 
 
+def test_a_plan_of_few_steps_is_warned_of_and_a_start_that_was_best_is_said_to_be_what_was_written(
+    headwise: Callable, child: Path, tmp_path: Path
+) -> None:
+    rates = ["--learning-rate", "3", "--matrix-learning-rate", "3"]
+    few = headwise("uptrain", child, "-o", tmp_path / "few", "--tokens", "96", "--device", "cpu", *rates)
+    assert few.code == 0, few.err
+    assert few.err.startswith("3 steps of 32 tokens will seldom help")
+    assert "give 1,600 tokens or more (--tokens)" in few.err
+    assert "it did not help: the start was better than all 3 evaluations" in few.out
+    assert "are back" not in few.out
+    rows = {
+        line.split("  ")[0]: line.split()[2:] for line in few.out.splitlines() if line.startswith("child")
+    }
+    assert rows["child before"] == rows["child after"]  # and no tokens beside it
+    made, start = (load_model(folder)[0].state_dict() for folder in (tmp_path / "few", child))
+    assert all(made[name].equal(start[name]) for name in start)
+    enough = headwise("uptrain", child, "-o", tmp_path / "up", "--tokens", "1600", "--device", "cpu")
+    assert "seldom help" not in enough.err
+    assert "did not help" not in enough.out
+    assert headwise("uptrain", child, "-o", tmp_path / "q", *QUICK).err == ""
+
+
 def test_the_text_that_the_parent_held_out_is_found_through_what_was_made_of_it(
     headwise: Callable, child: Path, parent: Path, tmp_path: Path
 ) -> None:

@@ -142,28 +142,31 @@ def _tell(outcome: UptrainOutcome) -> None:
     typer.echo("\n".join([*aligned(rows, left=()), ""]))
     rows = [["model", "loss", "perplexity", "learned from"]]
 
-    def row(name: str, loss: float, tokens: int) -> None:
-        rows.append([name, f"{loss:.4f}", f"{math.exp(loss):.2f}", f"{tokens:,}" if tokens else ""])
+    def row(name: str, loss: float, tokens: float) -> None:
+        rows.append([name, f"{loss:.4f}", f"{math.exp(loss):.2f}", f"{round(tokens):,}" if tokens else ""])
 
     row("parent", outcome.parent_loss, 0)
     row("child before", child.loss_before, 0)
-    row("child after", child.loss_after, child.tokens)
+    row("child after", child.loss_after, child.best_step * size)
     names = {"parent": "control: parent trained on", "scratch": "control: child's shape from random weights"}
     for name, learnt in outcome.controls.items():
-        row(names[name], learnt.loss_after, learnt.tokens)
+        row(names[name], learnt.loss_after, learnt.best_step * size)
     typer.echo("\n".join([*aligned(rows, left=(0,)), ""]))
     lost, back = child.loss_before - outcome.parent_loss, child.loss_before - child.loss_after
-    if lost > 0:
+    if lost > 0 and child.best_step:
         typer.echo(
             f"of {lost:.4f} nats that the child had lost, {back:.4f} are back ({100 * back / lost:.0f} %)"
         )
     best = child.best_step
+    of = f"losses over all {outcome.held_out_tokens:,} held-out tokens"
     if best == 0:
         typer.echo(
-            "no evaluation was better than the child as it came, so its weights were kept; "
-            "try more tokens (--share) or other learning rates"
+            f"it did not help: the start was better than all {len(child.curve) - 1} evaluations after it; "
+            f"{outcome.folder} holds the child's weights as they came. Try more tokens (--tokens) or "
+            f"lower rates (--learning-rate)\n{of}"
         )
-    typer.echo(
-        f"losses over all {outcome.held_out_tokens:,} held-out tokens, weights of step {best} "
-        f"({round(best * size):,} tokens); wrote {outcome.folder}"
-    )
+    else:
+        typer.echo(
+            f"{of}, weights of step {best} of {child.steps} ({round(best * size):,} tokens); "
+            f"wrote {outcome.folder}"
+        )

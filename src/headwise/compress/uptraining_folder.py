@@ -57,6 +57,8 @@ from headwise.training.run_folder import RunFolder
 from headwise.training.trainer import Material, Trainer, own_random_numbers
 
 OUTCOME = "outcome.json"
+FEW_STEPS = 50
+"""Below so many the first steps, which shake a model, are most of them."""
 
 
 @dataclass(frozen=True)
@@ -151,6 +153,8 @@ def uptrain_folder(
         subject.unknown = config.unknown
     length = window(subject, config)
     recipe, from_scratch = recipes(config, parent, isinstance(subject, OwnSubject), tokens, length)
+    if not resume and recipe.max_steps < FEW_STEPS:
+        observer.on_message(_few(recipe, length))
     with ExitStack() as stack:
         material = _material(out, parent, subject, vocabulary, config, length, stack)
         settings = [recipe.model_dump(exclude={"device"}), config.kl, length]
@@ -187,6 +191,16 @@ def uptrain_folder(
                 zip([name for name in get_args(Control) if name in config.controls], learnt[1:], strict=True)
             ),
         )
+
+
+def _few(recipe: TrainingConfig, length: int) -> str:
+    size = recipe.windows_per_step * length
+    plan = f"{recipe.max_steps} steps of" if recipe.max_steps > 1 else "1 step of"
+    return (
+        f"{plan} {size:,} tokens will seldom help, as a child that lost little is first shaken by learning; "
+        f"give {FEW_STEPS * size:,} tokens or more (--tokens), fewer to a step (--batch-size), or lower "
+        "rates (--learning-rate). If no evaluation is better than the start, the start is kept"
+    )
 
 
 def _check_finite(subject: Subject) -> None:
