@@ -22,7 +22,7 @@ from headwise.compress.uptraining import RATE_SHARE
 from headwise.hub import open_subject
 from headwise.hub.dtypes import in_dtype
 from headwise.hub.export import save_transformers, tokenizer_of
-from headwise.hub.origin import origin_of, write_origin
+from headwise.hub.origin import origin_of, teacher_of, write_origin
 from headwise.hub.surgery import head_counts
 from headwise.model import load_model, save_model
 from headwise.text import Tokenizer
@@ -130,6 +130,28 @@ def test_it_learns_back_and_leaves_a_model_folder(child: Path, parent: Path, tmp
     origin = origin_of(tmp_path / "up")
     assert origin is not None
     assert Path(origin).samefile(child)
+
+
+def test_an_uptrained_model_learns_on_from_the_parent_and_not_from_its_own_start(
+    child: Path, parent: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "models"
+    for source in (parent, child):
+        shutil.copytree(source, folder / source.name)
+    write_origin(folder / "child", str(folder / "parent"))
+    first = uptrain_folder(folder / "child", folder / "once", said())
+    shutil.rmtree(folder / "child")  # nobody needs it any more
+    second = uptrain_folder(folder / "once", folder / "twice", UptrainConfig(device="cpu"))
+    assert Path(first.parent).samefile(folder / "parent")
+    assert Path(second.parent).samefile(folder / "parent")
+    assert second.parent_loss == first.parent_loss
+    assert second.original_tokens == 60 * 32
+    assert Path(origin_of(folder / "twice") or "").samefile(folder / "once")
+    assert Path(teacher_of(folder / "twice") or "").samefile(folder / "parent")
+    shutil.rmtree(folder / "parent")
+    refused("once was made of .*parent, and there is no such folder", folder / "once", tmp_path / "up")
+    (folder / "once" / "made_from.json").write_text('{"parent": "a", "learned_from": 3}')
+    refused("made_from.json is damaged", folder / "once", tmp_path / "up")
 
 
 def test_five_percent_is_what_is_meant_when_nothing_is_said(child: Path, tmp_path: Path) -> None:

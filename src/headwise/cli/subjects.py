@@ -76,8 +76,8 @@ def open_model(source: str, device: str, unknown: Literal["error", "skip"] = "er
 
 def open_data(source: str, data: str | None) -> Corpus:
     """Return the text that a verb was given, by default that which the run of the model held out, or the run
-    of the model that it was made of."""
-    from headwise.hub.origin import origin_of
+    of the model that it was made of or learned from."""
+    from headwise.hub.origin import teacher_of
     from headwise.text.corpus import open_corpus
     from headwise.training.run_data import held_out_text
 
@@ -90,7 +90,7 @@ def open_data(source: str, data: str | None) -> Corpus:
         if found is not None:
             return found
         seen.add(origin)
-        origin = origin_of(origin)
+        origin = teacher_of(origin)
     return open_corpus(_DEFAULT_DATA)
 
 

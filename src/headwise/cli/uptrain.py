@@ -23,7 +23,9 @@ def uptrain(
     out: NewFolder,
     parent: Annotated[
         str | None,
-        typer.Option(help="The model it was made of. Default: the one that its folder names."),
+        typer.Option(
+            help="The model it was made of, or learned from before. Default: the one that its folder names."
+        ),
     ] = None,
     share: Annotated[
         float | None,
@@ -158,7 +160,7 @@ def _tell(outcome: UptrainOutcome) -> None:
             f"of {lost:.4f} nats that the child had lost, {back:.4f} are back ({100 * back / lost:.0f} %)"
         )
     best = child.best_step
-    of = f"losses over all {outcome.held_out_tokens:,} held-out tokens"
+    of = f"losses over all {outcome.held_out_tokens:,} held-out tokens; parent: {outcome.parent}"
     if best == 0:
         typer.echo(
             f"it did not help: the start was better than all {len(child.curve) - 1} evaluations after it; "
@@ -167,6 +169,6 @@ def _tell(outcome: UptrainOutcome) -> None:
         )
     else:
         typer.echo(
-            f"{of}, weights of step {best} of {child.steps} ({round(best * size):,} tokens); "
-            f"wrote {outcome.folder}"
+            f"{of}; wrote the weights of step {best} of {child.steps} ({round(best * size):,} tokens) "
+            f"to {outcome.folder}"
         )

@@ -84,6 +84,8 @@ class UptrainOutcome:
     """What an uptraining brought, and what its controls did."""
 
     folder: Path
+    parent: str
+    """Folder or name of the model that was learned from."""
     parent_loss: float
     """Of the parent as it was, over all held-out tokens, in nats per token."""
     held_out_tokens: int
@@ -153,10 +155,10 @@ def uptrain_folder(
         subject.unknown = config.unknown
     length = window(subject, config)
     recipe, from_scratch = recipes(config, parent, isinstance(subject, OwnSubject), tokens, length)
-    if not resume and recipe.max_steps < FEW_STEPS:
-        observer.on_message(_few(recipe, length))
     with ExitStack() as stack:
         material = _material(out, parent, subject, vocabulary, config, length, stack)
+        if not resume and recipe.max_steps < FEW_STEPS:
+            observer.on_message(_few(recipe, length))
         settings = [recipe.model_dump(exclude={"device"}), config.kl, length]
         about = {
             "child": _weights_hash(child),
@@ -179,10 +181,11 @@ def uptrain_folder(
             learnt.append(
                 _learn(start, subject, folder, how, taught_by, config.kl, material, observer, device)
             )
-        write_origin(out, child, head_numbers(child))
+        write_origin(out, child, head_numbers(child), parent)
         held_out = _loss(teacher.model, material, recipe)
         return UptrainOutcome(
             out,
+            parent,
             held_out[0],
             held_out[1],
             original,

@@ -11,7 +11,7 @@ from typing import Any
 from headwise.compress.rows import ROW
 from headwise.compress.uptraining import RATE_SHARE, uptraining_recipe
 from headwise.compress.uptraining_config import UptrainConfig
-from headwise.hub.origin import is_gone, origin_of
+from headwise.hub.origin import is_gone, teacher_of
 from headwise.hub.subject import OwnSubject, Subject
 from headwise.training.config import LEARNING_RATES, MATRIX_LEARNING_RATE, TrainingConfig
 from headwise.training.run_folder import RunFolder
@@ -37,7 +37,7 @@ def parent_of(child: str, config: UptrainConfig) -> str:
     Raises:
         ValueError: nobody says it; it is the child.
     """
-    parent = origin_of(child) if config.parent is None else config.parent
+    parent = teacher_of(child) if config.parent is None else config.parent
     if parent is None:
         raise ValueError(
             f"{child} does not say which model it was made of; give it with --parent (headwise group and "

@@ -14,22 +14,35 @@ from headwise.files import write_json
 FILE = "made_from.json"
 
 
-def write_origin(folder: Path, parent: str, heads: Mapping[int, Sequence[int]] | None = None) -> None:
+def write_origin(
+    folder: Path,
+    parent: str,
+    heads: Mapping[int, Sequence[int]] | None = None,
+    learned_from: str | None = None,
+) -> None:
     """Keep the name of the model that the one in a folder was made of.
 
     A folder is kept as the way from one to the other, so that both can be moved together. heads: by layer,
     the numbers of the heads that are left of those that there once were; None where none was taken out.
+    learned_from: the model whose predictions it learned from, where it did.
     """
-    there = Path(parent)
-    if there.exists():
-        try:
-            parent = Path(os.path.relpath(there.resolve(), folder.resolve())).as_posix()
-        except ValueError:  # on another drive of Windows
-            parent = str(there.resolve())
-    told: dict[str, object] = {"parent": parent}
+    told: dict[str, object] = {"parent": _way(folder, parent)}
     if heads is not None:
         told["heads"] = {str(layer): list(numbers) for layer, numbers in heads.items()}
+    if learned_from is not None:
+        told["learned_from"] = _way(folder, learned_from)
     write_json(folder / FILE, told)
+
+
+def _way(folder: Path, source: str) -> str:
+    """Return the way from a folder to another, or the name of a model as it is."""
+    there = Path(source)
+    if not there.exists():
+        return source
+    try:
+        return Path(os.path.relpath(there.resolve(), folder.resolve())).as_posix()
+    except ValueError:  # on another drive of Windows
+        return str(there.resolve())
 
 
 def origin_of(folder: Path | str) -> str | None:
@@ -38,27 +51,35 @@ def origin_of(folder: Path | str) -> str | None:
     Raises:
         ValueError: the file is damaged.
     """
-    parent = _parent(folder)
-    if parent is None:
-        return None
-    there = Path(folder) / parent
-    return os.path.normpath(there) if there.exists() or _is_folder(parent) else parent
+    told = _read(folder)
+    return None if told is None else _found(folder, told["parent"])
+
+
+def teacher_of(folder: Path | str) -> str | None:
+    """Return the folder or name of the model that the one in a folder is to learn from, None if none is kept.
+
+    That is the one it learned from before, and for one that never did the one that it was made of. Raises
+    ValueError as `origin_of`.
+    """
+    told = _read(folder)
+    return None if told is None else _found(folder, told["learned_from"] or told["parent"])
 
 
 def is_gone(folder: Path | str) -> bool:
-    """Return whether the model in a folder was made of that in another, which is not there any more."""
-    parent = _parent(folder)
-    return parent is not None and _is_folder(parent) and not (Path(folder) / parent).exists()
-
-
-def _is_folder(parent: str) -> bool:
-    """Return whether `write_origin` kept the way to a folder, not the name of a model."""
-    return parent.startswith((".", "/"))
-
-
-def _parent(folder: Path | str) -> str | None:
+    """Return whether the model in a folder is to learn from that in another, which is not there any more."""
     told = _read(folder)
-    return None if told is None else str(told["parent"])
+    teacher = None if told is None else told["learned_from"] or told["parent"]
+    return teacher is not None and _is_folder(teacher) and not (Path(folder) / teacher).exists()
+
+
+def _found(folder: Path | str, kept: str) -> str:
+    there = Path(folder) / kept
+    return os.path.normpath(there) if there.exists() or _is_folder(kept) else kept
+
+
+def _is_folder(kept: str) -> bool:
+    """Return whether `write_origin` kept the way to a folder, not the name of a model."""
+    return kept.startswith((".", "/"))
 
 
 def head_numbers(folder: Path | str) -> dict[int, list[int]] | None:
@@ -82,8 +103,10 @@ def _read(folder: Path | str) -> dict[str, Any] | None:
         return None
     try:
         told = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(told["parent"], str) or not told["parent"]:
-            raise TypeError(told["parent"])
-        return {"parent": told["parent"], "heads": told.get("heads")}
+        learned_from = told.get("learned_from")
+        for kept in (told["parent"], *([] if learned_from is None else [learned_from])):
+            if not isinstance(kept, str) or not kept:
+                raise TypeError(kept)
+        return {"parent": told["parent"], "heads": told.get("heads"), "learned_from": learned_from}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} is damaged: it should say what the parent is") from error
