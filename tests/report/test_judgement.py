@@ -53,10 +53,30 @@ def test_the_lines_say_each_number_and_where_nothing_follows() -> None:
     assert cells["recall of 8 pairs, evenly"] == ["90.0 %", "cannot judge"]
     assert cells["gap of 8 … 15 tokens"] == ["99.0 %", "35.0 %"]  # of the most pairs only
     assert not [label for label in cells if label.startswith("gap of 0")]
-    assert cells["pass key at depth 0.5"] == ["10.0 %", "cannot judge"]
     assert cells["share of the parent's"] == ["25.0 %"]
     assert cells["ms to read 48 tokens"] == ["500.00 ± 10 %", "250.00 ± 10 %"]
     assert max(map(len, lines)) <= 80
+
+
+def test_what_the_parent_fails_altogether_is_said_in_one_sentence() -> None:
+    lines = judgement_lines(FOUND, 40)
+    told = "cannot judge, as the parent itself is right in less than 95% there: pass keys (10.0 %)"
+    assert " ".join(lines).endswith(told)
+    failing = [
+        *(verdict(share, 0, pairs=n, power=1.0) for n, share in ((4, 12), (8, 5), (16, 7))),
+        *(verdict(share, 0, pairs=n, power=0.01) for n, share in ((4, 12), (16, 100))),
+        *(verdict(5, 0, pairs=16, power=p, gaps=(0, 8)) for p in (1.0, 0.01)),
+    ]
+    passkey = [verdict(99, 50, depth=0.0), verdict(10, 10, depth=0.5)]
+    lines = judgement_lines(replace(FOUND, recall=failing, passkey=passkey), 80)
+    assert " ".join(lines).endswith(
+        "there: recall of 4, 8, 16 pairs, evenly (5.0 % … 12.0 %); recall of 4 pairs, power 0.01 (12.0 %)"
+    )
+    rows = [line.split("  ")[0] for line in lines if "recall" in line or "pass key" in line][:3]
+    assert rows == ["recall of 16 pairs, power 0.01", "pass key at depth 0", "pass key at depth 0.5"]
+    assert sum("cannot judge" in line for line in lines) == 3  # the gap, a depth, and the sentence
+    fine = replace(FOUND, passkey=[])
+    assert not any(line.startswith("cannot judge") for line in judgement_lines(fine, 80))
 
 
 def test_models_are_named_by_what_tells_them_apart() -> None:

@@ -174,7 +174,7 @@ def judge(
 
     Give the parent first, then what was made of it by `group`, `prune` or training. Losses alone hide what
     is lost in retrieval, so that is asked for plainly. Where the parent itself does not reach 95 % in a
-    probe, nothing follows for its children, and their cells say "cannot judge".
+    probe, nothing follows for its children, which is told as "cannot judge".
     """
     if tokens < 2:
         raise ValueError(f"--tokens must be at least 2, got {tokens}")
@@ -193,11 +193,15 @@ def judge(
     ):
         if extra and not wanted:
             raise ValueError(f"{without}, so leave out {', '.join(extra)}")
-    pairs = None if recall_pairs is None else _numbers(recall_pairs, "--recall-pairs", int)
-    powers = _numbers(recall_power, "--recall-power", float)
     gaps = None if recall_gaps is None else _numbers(recall_gaps, "--recall-gaps", int)
     if gaps is not None and [0, *gaps] != sorted({0, *gaps}):
         raise ValueError(f"--recall-gaps must rise and be above 0, got {recall_gaps!r}")
+    pairs = (
+        None
+        if recall_pairs is None
+        else _each_once(_numbers(recall_pairs, "--recall-pairs", int), "--recall-pairs")
+    )
+    powers = _each_once(_numbers(recall_power, "--recall-power", float), "--recall-power")
     check_outputs(out, plot, data, *models)
     from headwise import compress
     from headwise.compress.footprint import this_machine
@@ -300,6 +304,13 @@ def _numbers(given: str, option: str, kind: Callable[[str], Number]) -> list[Num
         return [kind(part) for part in given.split(",")]
     except ValueError:
         raise ValueError(f"{option} must be numbers with commas, got {given!r}") from None
+
+
+def _each_once(numbers: list[Number], option: str) -> list[Number]:
+    twice = next((number for number in numbers if numbers.count(number) > 1), None)
+    if twice is not None:
+        raise ValueError(f"{option} names {twice:g} twice; name each number once")
+    return numbers
 
 
 def _named(subject: Subject, tasks: Sequence[Recall]) -> dict[str, list[str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import PurePath
 
@@ -23,7 +24,7 @@ def judgement_lines(judgement: Judgement, width: int) -> list[str]:
     """Return a table with a column for each model, in as many parts as the width asks for.
 
     Each part begins with the parent. Recall by the gap is told of the most pairs only; the rest is in the
-    judgement's table.
+    judgement's table. Probes that the parent fails altogether are named in a sentence below.
     """
     rows = [("", short_names(judgement.names)), *_measures(judgement)]
     children = list(range(1, len(judgement.names)))
@@ -34,8 +35,14 @@ def judgement_lines(judgement: Judgement, width: int) -> list[str]:
             aligned([[label, *(cells[i] for i in (0, *part))] for label, cells in rows]) for part in parts
         ]
         if at_once <= 1 or all(len(line) <= width for block in blocks for line in block):
-            return [line for block in blocks for line in ("", *block)][1:]
+            break
         at_once -= 1
+    lines = [line for block in blocks for line in ("", *block)][1:]
+    failed = _failed(judgement)
+    if failed:
+        told = f"{CANNOT_JUDGE}, as the parent itself is right in less than {GATE:.0%} there: "
+        lines += ["", *textwrap.wrap(told + "; ".join(failed), width, break_on_hyphens=False)]
+    return lines
 
 
 def short_names(names: Sequence[str]) -> list[str]:
@@ -61,7 +68,7 @@ def _measures(j: Judgement) -> list[tuple[str, list[str]]]:
     ]
     for verdict in _told(j.recall):
         every.append((_label(verdict), _shares(verdict)))
-    for verdict in j.passkey:
+    for verdict in j.passkey if _says_something(j.passkey) else ():
         every.append((f"pass key at depth {verdict.depth:g}", _shares(verdict)))
     cache = [f.cache_bytes for f in j.footprints]
     every += [
@@ -81,7 +88,32 @@ def _measures(j: Judgement) -> list[tuple[str, list[str]]]:
 
 def _told(recall: Sequence[Verdict]) -> list[Verdict]:
     most = {v.power: max(o.pairs or 0 for o in recall if o.power == v.power) for v in recall}
-    return [v for v in recall if v.gaps is None or v.pairs == most[v.power]]
+    told = [v for v in recall if v.gaps is None or v.pairs == most[v.power]]
+    return [v for v in told if _says_something([o for o in told if (o.pairs, o.power) == (v.pairs, v.power)])]
+
+
+def _says_something(verdicts: Sequence[Verdict]) -> bool:
+    return any(verdict.can_judge for verdict in verdicts)
+
+
+def _failed(j: Judgement) -> list[str]:
+    """Return in words the probes in no part of which the parent passes the gate, and its shares there."""
+    told = _told(j.recall)
+    lost = [v for v in j.recall if v.gaps is None and v not in told]
+    found = []
+    for power in dict.fromkeys(v.power for v in lost):
+        here = [v for v in lost if v.power == power]
+        pairs = ", ".join(str(v.pairs) for v in here)
+        found.append(f"recall of {pairs} pairs, {_spread(here[0])} ({_range(here)})")
+    if j.passkey and not _says_something(j.passkey):
+        found.append(f"pass keys ({_range(j.passkey)})")
+    return found
+
+
+def _range(verdicts: Sequence[Verdict]) -> str:
+    """Return the least and the largest share of the parent."""
+    shares = [verdict.shares[0] for verdict in verdicts]
+    return " … ".join(dict.fromkeys(_percent(share) for share in (min(shares), max(shares))))
 
 
 def _label(verdict: Verdict) -> str:
