@@ -182,6 +182,33 @@ def test_mistakes_are_one_line(
     assert len(done.err.splitlines()) == 1
 
 
+def test_models_of_different_tokenizers_are_compared_by_bytes_when_losses_alone_are_asked_for(
+    headwise: Callable, folder: Path, tmp_path: Path
+) -> None:
+    bpe = Tokenizer.train("bpe", [TEXT], vocab_size=270)
+    torch.manual_seed(0)
+    save_model(tmp_path / "bpe", GPT(GPTConfig(vocab_size=270, d_model=8, n_head=2, n_layer=1)), bpe)
+    data = ("--data", folder / "text.txt", "--skip", "40")
+    done = headwise("judge", folder / "parent", tmp_path / "bpe", *data)
+    assert done.code == 2
+    assert "bits per byte, with --loss-only" in done.err
+    out = tmp_path / "t.csv"
+    done = headwise("judge", folder / "parent", tmp_path / "bpe", *data, "--loss-only", "-o", out, "--json")
+    assert done.code == 0, done.err
+    result = json.loads(done.out.splitlines()[-1])
+    assert result["bytes"] == len(TEXT) - 40 - 32
+    ours, other = (model["bits_per_byte"] for model in result["models"])
+    assert result["models"][1]["more"] == pytest.approx(other - ours)
+    assert pd.read_csv(out)["bits_per_byte"].tolist() == pytest.approx([ours, other])
+    told = headwise("judge", folder / "parent", tmp_path / "bpe", *data, "--loss-only", "-q").out
+    assert f"{ours:.4f}" in told
+    assert f"on the same {result['bytes']:,} bytes of" in told
+    for extra in ("--recall-pairs=4", "--passkey", "--plot=p.png", "--unknown=skip"):
+        done = headwise("judge", folder / "parent", "--loss-only", extra)
+        assert done.code == 2
+        assert "--loss-only compares losses on every byte alone, so leave out --" in done.err
+
+
 def test_a_hugging_face_folder_is_judged_beside_ours(
     headwise: Callable, folder: Path, tmp_path: Path
 ) -> None:

@@ -63,6 +63,14 @@ def judge(
             "`prune` read by default; none of --text."
         ),
     ] = None,
+    loss_only: Annotated[
+        bool,
+        typer.Option(
+            "--loss-only",
+            help="Compare bits per byte of the text alone, which models of different tokenizers have in "
+            "common.",
+        ),
+    ] = False,
     recall: Annotated[
         bool | None,
         typer.Option(
@@ -193,6 +201,16 @@ def judge(
     ):
         if extra and not wanted:
             raise ValueError(f"{without}, so leave out {', '.join(extra)}")
+    if loss_only:
+        more = [name for name, on in (("recall", recall), ("passkey", passkey), ("timing", timing)) if on]
+        named = [*_ABOUT_RECALL, "passkey_length", "passkey_tries", "length", "seconds", "plot", *more]
+        extra = options_given(context, named) + ["--unknown skip"] * (unknown == "skip")
+        if extra:
+            raise ValueError(
+                f"--loss-only compares losses on every byte alone, so leave out {', '.join(extra)}"
+            )
+        _losses_alone(models, text, data, skip, tokens, device, out, quiet, as_json)
+        return
     gaps = None if recall_gaps is None else _numbers(recall_gaps, "--recall-gaps", int)
     if gaps is not None and [0, *gaps] != sorted({0, *gaps}):
         raise ValueError(f"--recall-gaps must rise and be above 0, got {recall_gaps!r}")
@@ -213,7 +231,7 @@ def judge(
     check_alike(subjects, [])
     parent = subjects[0]
     longest = most_tokens(subjects)
-    left_out = skip if skip is not None else 0 if text is not None else _READ_BEFORE
+    left_out = _left_out(skip, text)
     rows = compress.judged_rows(subjects, corpus, skip=left_out, most=tokens)
     notes: list[str] = []
     tasks: list[Recall] = []
@@ -297,6 +315,56 @@ def judge(
     for note in notes:
         typer.echo(f"note: {note}")
     tell_outputs(out, plot, picture="plot")
+
+
+def _left_out(skip: int | None, text: str | None) -> int:
+    return skip if skip is not None else 0 if text is not None else _READ_BEFORE
+
+
+def _losses_alone(
+    models: list[str],
+    text: str | None,
+    data: str | None,
+    skip: int | None,
+    tokens: int,
+    device: str,
+    out: Path | None,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    from dataclasses import asdict
+
+    from pandas import DataFrame
+
+    from headwise import compress
+    from headwise.compress.rows import rows_of
+    from headwise.report.tables import aligned, save_table
+
+    check_outputs(out, None, data, *models)
+    corpus = open_text(models[0], text, data)
+    subjects = [open_model(model, device) for model in models]
+    parent, left_out = subjects[0], _left_out(skip, text)
+    rows = rows_of(parent, corpus.chunks(), skip=left_out, most=tokens)
+    ids = [i for row in rows for i in row[0].tolist() if i not in parent.special_ids]
+    with progress_of("judging", quiet) as progress:
+        found = compress.byte_losses(subjects, parent.decode(ids).strip("\ufffd"), progress)
+    each = [{"model": name, **asdict(loss)} for name, loss in zip(found.names, found.losses, strict=True)]
+    if out is not None:
+        save_table(DataFrame(each), out)
+    if as_json:
+        about = {"bytes": found.text_bytes, "pieces": found.pieces, "text": corpus.name, "skipped": left_out}
+        print_json({"models": each, **about, "file": None if out is None else str(out)})
+        return
+    table = [["model", "bits per byte", "more than the parent", "95 % interval"]]
+    for name, loss in zip(found.names, found.losses, strict=True):
+        more = [f"{loss.more:+.4f}", f"± {(loss.high - loss.low) / 2:.4f}"] if len(table) > 1 else ["", ""]
+        table.append([name, f"{loss.bits_per_byte:.4f}", *more])
+    typer.echo("\n".join([*aligned(table, left=(0,)), ""]))
+    typer.echo(
+        f"on the same {found.text_bytes:,} bytes of {corpus.name}, in {found.pieces} pieces; each model "
+        "reads them by its own tokenizer"
+    )
+    tell_outputs(out, None)
 
 
 def _numbers(given: str, option: str, kind: Callable[[str], Number]) -> list[Number]:

@@ -6,6 +6,8 @@ from headwise.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from headwise.compress.budget import counts_for_cache as counts_for_cache
+    from headwise.compress.byte_loss import ByteLosses as ByteLosses
+    from headwise.compress.byte_loss import byte_losses as byte_losses
     from headwise.compress.gradual import prune_gradually as prune_gradually
     from headwise.compress.grouping import GroupResult as GroupResult
     from headwise.compress.grouping import expand as expand
@@ -42,6 +44,7 @@ __getattr__, __all__ = lazy_exports(
     __name__,
     {
         "headwise.compress.budget": ["counts_for_cache"],
+        "headwise.compress.byte_loss": ["ByteLosses", "byte_losses"],
         "headwise.compress.gradual": ["prune_gradually"],
         "headwise.compress.grouping": ["GroupResult", "expand", "group"],
         "headwise.compress.judging": ["Judgement", "judge", "judged_rows"],

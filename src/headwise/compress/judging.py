@@ -28,6 +28,11 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
+_SHARED = (
+    "models are judged on the same tokens, so they must share a tokenizer; otherwise losses alone can be "
+    "compared, in bits per byte, with --loss-only (compress.byte_losses)"
+)
+
 
 @dataclass(frozen=True)
 class Judgement:
@@ -156,8 +161,7 @@ def judged_rows(
     for subject, rows in zip(subjects, found, strict=True):
         if [row.tolist() for row in rows] != [row.tolist() for row in found[0]]:
             raise ValueError(
-                f"{subjects[0].name} and {subject.name} read the text as different tokens; models are judged "
-                "on the same tokens, so they must share a tokenizer"
+                f"{subjects[0].name} and {subject.name} read the text as different tokens; {_SHARED}"
             )
     return found[0]
 
@@ -238,12 +242,11 @@ def check_alike(subjects: Sequence[Subject], rows: Sequence[Tensor], recall: Seq
         if subject.vocab_size != parent.vocab_size:
             raise ValueError(
                 f"{parent.name} has {parent.vocab_size} tokens and {subject.name} {subject.vocab_size}; "
-                "models are judged on the same tokens, so they must share a tokenizer"
+                f"{_SHARED}"
             )
         other = next((i for i in sorted(used) if parent.token_bytes(i) != subject.token_bytes(i)), None)
         if other is not None:
             raise ValueError(
                 f"token {other} is {parent.token_text(other)!r} to {parent.name} and "
-                f"{subject.token_text(other)!r} to {subject.name}; models are judged on the same tokens, so "
-                "they must share a tokenizer"
+                f"{subject.token_text(other)!r} to {subject.name}; {_SHARED}"
             )
