@@ -83,6 +83,25 @@ def test_group_measures_all_methods_and_keeps_the_best(
         min(result["candidates"], key=result["candidates"].get) == f"{result['method']}, {result['groups']}"
     )
     assert result["cache_share"] <= 0.5
+    assert done.err.splitlines() == [
+        f"{name}: loss {loss:.4f}" for name, loss in result["candidates"].items()
+    ]
+    quiet = headwise(
+        *(
+            "group",
+            model,
+            "--cache",
+            "0.5",
+            "--data",
+            data,
+            *NUMBERS,
+            "-o",
+            tmp_path / "quiet",
+            "--json",
+            "-q",
+        )
+    )
+    assert (quiet.code, quiet.err) == (0, "")
 
 
 def test_the_loss_told_is_of_text_that_auto_did_not_choose_by(

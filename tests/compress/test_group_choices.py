@@ -101,7 +101,19 @@ def test_auto_keeps_the_candidate_that_loses_least(
     parent = make_gpt(n_head=6, n_kv_head=2, d_head=6)
     scrambled = scramble(expand(parent), permute=True, seed=2)
     held_out = [written_by(parent)]
-    result = group(scrambled, 2, "auto", rows, groups="auto", held_out=held_out)
+    layers, told = [], {}
+    result = group(
+        scrambled,
+        2,
+        "auto",
+        rows,
+        groups="auto",
+        held_out=held_out,
+        on_layer=lambda *given: layers.append(given),
+        on_candidate=lambda method, groups, loss: told.update({(method, groups): loss}),
+    )
+    assert told == result.candidates
+    assert layers == [(*candidate, done, 2) for candidate in told for done in (1, 2)]
     # both find the parent again, up to rounding
     assert result.method in ("closed", "fitted")
     assert result.groups == "similar"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Annotated, Any, Literal
 
 import typer
 
-from headwise.cli.options import Device, Json, Unknown
+from headwise.cli.options import Device, Json, Quiet, Unknown
 from headwise.cli.result import print_json
 from headwise.cli.subjects import (
     AnyModel,
@@ -17,6 +19,7 @@ from headwise.cli.subjects import (
     NewFolder,
     calibration_rows,
     open_model,
+    progress_of,
 )
 
 
@@ -44,6 +47,7 @@ def group(
     held_out: HeldOut = 4_000,
     unknown: Unknown = "error",
     device: Device = "auto",
+    quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Give a model fewer key/value heads, without training, so that it computes nearly the same.
@@ -73,7 +77,16 @@ def group(
     before = losses(subject.model, unseen)
     check_finite(subject.name, float(before.mean()))
     # auto chooses by a part of the calibration text, so that nothing has seen what the loss is told of
-    made = grouped(subject, wanted, method, calibration, groups=groups)
+    with _Told(quiet) as told_of:
+        made = grouped(
+            subject,
+            wanted,
+            method,
+            calibration,
+            groups=groups,
+            on_layer=told_of.layer,
+            on_candidate=told_of.candidate,
+        )
     slim = as_stored(made.model, subject.stored_dtype)
     after = losses(slim, unseen)
     told = write_like(subject, slim, out)
@@ -114,6 +127,27 @@ def group(
     for line in told:
         typer.echo(f"note: {line}")
     typer.echo(f"wrote {out}")
+
+
+class _Told(ExitStack):
+    """Shows on stderr how far each candidate has got, and leaves a line for each that is measured."""
+
+    def __init__(self, quiet: bool) -> None:
+        super().__init__()
+        self._quiet = quiet
+        self._progress: Callable[[int, int], None] | None = None
+
+    def layer(self, method: str, groups: str, done: int, total: int) -> None:
+        if done == 1:
+            self.close()
+            self._progress = self.enter_context(progress_of(f"{method}, {groups}: layers", self._quiet))
+        if self._progress is not None:
+            self._progress(done, total)
+
+    def candidate(self, method: str, groups: str, loss: float) -> None:
+        self.close()
+        if not self._quiet:
+            typer.echo(f"{method}, {groups}: loss {loss:.4f}", err=True)
 
 
 def _counts(text: str) -> int | list[int]:

@@ -6,7 +6,7 @@ Letters: H query heads, G key/value heads, M members of a group.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
@@ -76,6 +76,8 @@ def group(
     *,
     groups: Groups | Literal["auto"] = "contiguous",
     held_out: Iterable[str] | Sequence[Tensor] = (),
+    on_layer: Callable[[Method, Groups, int, int], None] | None = None,
+    on_candidate: Callable[[Method, Groups, float], None] | None = None,
 ) -> GroupResult:
     """Return a copy of a model with fewer key/value heads, that computes as nearly the same as it can.
 
@@ -91,6 +93,9 @@ def group(
     groups: `contiguous` merges neighbours, `similar` the heads that are most alike; `auto` measures both.
     held_out: what `auto` chooses by, texts or rows like `texts`; default the last fifth of `texts`. Judge
         what it gives on other text.
+    on_layer: called after each layer with the method, the groups, how many layers are done and how many
+        there are; `auto` goes through all layers for each candidate.
+    on_candidate: called with what `auto` has measured: method, groups, loss in nats per token.
 
     Raises:
         ValueError: numbers of heads that do not divide those there are or are more; an unknown method; no
@@ -102,7 +107,7 @@ def group(
     _check_choice("groups", groups, (*get_args(Groups), "auto"))
     rows = given_rows(source, texts)
     if method != "auto" and groups != "auto":
-        return _grouped(model, counts, method, groups, rows)
+        return _grouped(model, counts, method, groups, rows, on_layer)
     measured_on = given_rows(source, held_out)
     if not measured_on:
         cut = max(1, len(rows) // 5)
@@ -115,8 +120,10 @@ def group(
     best, candidates = None, {}
     for one in get_args(Method) if method == "auto" else (method,):
         for way in get_args(Groups) if groups == "auto" else (groups,):
-            made = _grouped(model, counts, one, way, rows)
+            made = _grouped(model, counts, one, way, rows, on_layer)
             candidates[one, way] = float(losses(made.model, measured_on).mean())
+            if on_candidate is not None:
+                on_candidate(one, way, candidates[one, way])
             if best is None or candidates[one, way] < candidates[best.method, best.groups]:
                 best = made
     if best is None:
@@ -179,7 +186,12 @@ def wanted_counts(model: nn.Module, n_kv_head: int | Sequence[int]) -> list[int]
 
 
 def _grouped(
-    model: nn.Module, counts: list[int], method: Method, groups: Groups, rows: Sequence[Tensor]
+    model: nn.Module,
+    counts: list[int],
+    method: Method,
+    groups: Groups,
+    rows: Sequence[Tensor],
+    on_layer: Callable[[Method, Groups, int, int], None] | None,
 ) -> GroupResult:
     needs_text = method not in WITHOUT_TEXT or groups == "similar"
     if needs_text and not rows:
@@ -196,6 +208,8 @@ def _grouped(
         if count < handle.n_kv_head:
             partition = _convert(handle, count, method, groups, stages)
         partitions.append(partition)
+        if on_layer is not None:
+            on_layer(method, groups, len(partitions), len(handles))
     settle(made)
     made.train(model.training)
     return GroupResult(made, method, groups, head_counts(model), head_counts(made), partitions)
