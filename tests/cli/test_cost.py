@@ -150,7 +150,10 @@ def test_curves_and_a_second_model(headwise: Callable, book: Path, llama: Path, 
     assert (tmp_path / "curves.svg").read_text("utf-8").count("d_head 64–128") >= 1
     assert values["plot"].endswith("curves.svg")
     assert values["against"]["parameters"]["before"] == values["parameters"]
-    assert "llama.json (llama)" in headwise("cost", book, "--against", llama).out
+    told = headwise("cost", book, "--against", llama).out
+    assert "llama.json (llama)" in told
+    assert "Memory to train" not in told  # both side by side, not the whole of one
+    assert "KV cache, all layers" in told
 
 
 @pytest.mark.parametrize(

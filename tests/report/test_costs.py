@@ -70,10 +70,15 @@ def test_checks_that_disagree_stand_out() -> None:
 
 
 def test_before_and_after_are_columns() -> None:
-    before, after = (estimate(from_sizes(64, 8, n_kv_head=g), Workload()) for g in (8, 2))
-    lines = list(change_lines(compare(before, after), ("before", "after")))
-    cache = next(line for line in lines if line.startswith("kv_cache_bytes"))
-    assert cache.split()[1:] == ["262,144", "65,536", "0.250"]
+    sizes = [from_sizes(64, 8, n_kv_head=g) for g in (8, 2)]
+    before, after = ((each, estimate(each, Workload())) for each in sizes)
+    lines = list(change_lines(before, after))
+    assert lines[:2] == [f"{before[1].name}: D=64  L=1  H=8  G={g}  K=8" for g in (8, 2)]
+    cells = {line.split("  ")[0]: line.split("  ")[1:] for line in lines[4:]}
+    cache = [cell.strip() for cell in cells["KV cache, all layers"] if cell.strip()]
+    assert cache == ["256 KiB", "64 KiB", "25.0 %"]
+    assert len(lines) == 2 + 1 + 1 + 1 + len(compare(before[1], after[1])) + 1 + 1 + 2
+    assert not any("_" in line for line in lines)  # names are words, not code
 
 
 def test_advice_is_cut_to_what_can_be_read_and_gives_its_reason() -> None:

@@ -98,7 +98,7 @@ def cost(
         str | None, typer.Option(help="Say which context and batch fit this much, for example 24GiB.")
     ] = None,
     against: Annotated[
-        Path | None, typer.Option(help="Another model: print its costs before and after, side by side.")
+        Path | None, typer.Option(help="Another model: print the costs of both, side by side.")
     ] = None,
     plot: Annotated[
         Path | None, typer.Option(help="Draw costs over heads and length to this .png or .svg file.")
@@ -248,16 +248,17 @@ def _costs(
 
     costs = estimate(architecture, workload)
     result.update(costs.to_json())
-    lines.extend(cost_lines(architecture, costs))
+    if against is None:
+        lines.extend(cost_lines(architecture, costs))
+    else:
+        compared = read_architecture(against)[0]
+        other = estimate(compared, workload)
+        result["against"] = {"name": other.name} | {c.cost: c.to_json() for c in compare(costs, other)}
+        lines.extend(change_lines((architecture, costs), (compared, other)))
     if memory is not None:
         found = fits(architecture, workload, read_bytes("--memory", memory))
         result["fits"] = [asdict(fit) for fit in found]
         lines.extend(fit_lines(found, costs))
-    if against is not None:
-        other = estimate(read_architecture(against)[0], workload)
-        changes = compare(costs, other)
-        result["against"] = {"name": other.name} | {c.cost: c.to_json() for c in changes}
-        lines += ["", *change_lines(changes, (costs.name, other.name))]
 
 
 def _advice(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from headwise.cost import Architecture, Candidate, Change, Check, Cost, Fit
+from headwise.cost import Architecture, Candidate, Check, Cost, Fit, compare
 from headwise.cost.advice import BAND_REASON
 from headwise.cost.numbers import say_bytes
 from headwise.report.tables import aligned
@@ -14,11 +14,7 @@ from headwise.report.tables import aligned
 def cost_lines(architecture: Architecture, cost: Cost) -> Iterator[str]:
     """Everything in `cost`, in sections."""
     w = cost.workload
-    yield f"{cost.name}: {_sizes(architecture)}"
-    cached = w.cached + ("" if w.scales == "none" else f", a scale per {w.scales}")
-    yield f"B={w.batch}  T={w.length}  {w.dtype}  (cache: {cached})"
-    if architecture.context is not None and w.length > architecture.context:
-        yield f"Note: the model was made for at most {architecture.context:,} tokens."
+    yield from _heading([(architecture, cost)])
     yield from _section("Parameters", _parameters(cost))
     yield from _section(
         "Memory to run",
@@ -67,6 +63,19 @@ def cost_lines(architecture: Architecture, cost: Cost) -> Iterator[str]:
     yield from cost.notes
 
 
+def _heading(models: Sequence[tuple[Architecture, Cost]]) -> Iterator[str]:
+    """Which models, and what they are asked to do, which is the same for all."""
+    for architecture, cost in models:
+        yield f"{cost.name}: {_sizes(architecture)}"
+    w = models[0][1].workload
+    cached = w.cached + ("" if w.scales == "none" else f", a scale per {w.scales}")
+    yield f"B={w.batch}  T={w.length}  {w.dtype}  (cache: {cached})"
+    for architecture, cost in models:
+        if architecture.context is not None and w.length > architecture.context:
+            who = "the model" if len(models) == 1 else cost.name
+            yield f"Note: {who} was made for at most {architecture.context:,} tokens."
+
+
 def fit_lines(fits: Sequence[Fit], cost: Cost) -> Iterator[str]:
     """What fits the memory, as a table."""
     w = cost.workload
@@ -101,13 +110,46 @@ def check_lines(checks: Sequence[Check]) -> Iterator[str]:
     yield from aligned(rows, left=(0, 4))
 
 
-def change_lines(changes: Sequence[Change], names: tuple[str, str]) -> Iterator[str]:
-    """Before and after as a table."""
-    rows: list[tuple[str, ...]] = [("", *names, "ratio")]
-    for change in changes:
-        ratio = "" if change.ratio is None else f"{change.ratio:.3f}"
-        rows.append((change.cost, f"{change.before:,}", f"{change.after:,}", ratio))
+def change_lines(before: tuple[Architecture, Cost], after: tuple[Architecture, Cost]) -> Iterator[str]:
+    """Two models side by side: what the second takes of what the first does."""
+    yield from _heading([before, after])
+    yield ""
+    rows: list[tuple[str, ...]] = [("", before[1].name, after[1].name, "share of the first")]
+    for change in compare(before[1], after[1]):
+        share = "–" if change.ratio is None else f"{100 * change.ratio:.1f} %"
+        values = (_short(change.cost, value) for value in (change.before, change.after))
+        rows.append((_COMPARED[change.cost], *values, share))
     yield from aligned(rows)
+    yield ""
+    missing = [(cost.name, ", ".join(_not_counted(architecture))) for architecture, cost in (before, after)]
+    notes = [f"Not counted in {name}, because not given: {parts}." for name, parts in missing if parts]
+    yield from dict.fromkeys((*notes, *before[1].notes, *after[1].notes))
+    yield "D width, L layers, H query heads, G key/value heads, K width of a head; B sequences of T tokens."
+    yield "--json gives exact numbers, and headwise cost MODEL all that a model costs."
+
+
+_COMPARED = {
+    "parameters": "parameters",
+    "weights_bytes": "weights",
+    "kv_cache_bytes": "KV cache, all layers",
+    "score_tensor_bytes_all_layers": "score tensors, all layers",
+    "activation_bytes_explicit": "kept for backward, scores written out",
+    "activation_bytes_tiled": "kept for backward, tiled attention",
+    "training_peak_bytes_tiled": "peak of a training step, tiled attention",
+    "flops_forward": "FLOPs of a forward pass, B·T tokens",
+    "flops_prefill": "FLOPs of prefill, B·T tokens",
+    "flops_decode_token": "FLOPs of one new token that sees T",
+}
+"""What is compared, in words."""
+
+
+def _short(cost: str, number: int) -> str:
+    """Say a number in the unit that is easiest to read."""
+    if cost.startswith("flops"):
+        told = _flops(number)
+    else:
+        told = say_bytes(number) if "bytes" in cost else f"{number:,}"
+    return told.partition("(")[2].rstrip(")") or told
 
 
 def _sizes(architecture: Architecture) -> str:
