@@ -13,6 +13,7 @@ from headwise.cli.subjects import calibration_rows
 from headwise.compress.rows import losses
 from headwise.hub import open_subject
 from headwise.hub.dtypes import in_dtype
+from headwise.hub.export import save_transformers, tokenizer_of
 from headwise.hub.origin import head_numbers
 from headwise.hub.surgery import head_counts
 from headwise.model import GPT, GPTConfig, load_model, save_model
@@ -131,6 +132,52 @@ def test_prune_takes_out_the_named_heads(headwise: Callable, model: Path, data: 
     assert result["removed"] == ["0.3", "1.0", "1.1"]
     made, _ = load_model(out)
     assert head_counts(made) == [(3, 3), (2, 2)]
+
+
+@pytest.mark.parametrize(
+    "options", [["prune", "--heads", "0.1"], ["prune", "--count", "1"], ["group", "--cache", "0.5"]]
+)
+def test_damaged_weights_are_refused_and_nothing_is_written(
+    headwise: Callable, model: Path, data: Path, tmp_path: Path, options: list[str]
+) -> None:
+    gpt, tokenizer = load_model(model)
+    with torch.no_grad():
+        gpt.blocks[0].attention.q_proj.weight[0, 0] = float("nan")
+    save_model(tmp_path / "broken", gpt, tokenizer)
+    done = headwise(
+        options[0], tmp_path / "broken", *options[1:], "--data", data, *NUMBERS, "-o", tmp_path / "x"
+    )
+    assert done.code == 2
+    assert "broken gives numbers that are not finite" in done.err
+    assert done.err.count("\n") == 1
+    assert not (tmp_path / "x").exists()
+
+
+def test_advice_about_a_number_that_cannot_be_met_is_about_what_was_said(
+    headwise: Callable, model: Path, data: Path, tmp_path: Path
+) -> None:
+    base = ("prune", model, "--count", "8", "--data", data, *NUMBERS, "-o", tmp_path / "x")
+    free = headwise(*base, "--protect", "none")
+    assert free.err.endswith("parts of 1 heads, and 6 is the nearest below; ask for that\n")
+    some = headwise(*base, "--protect", "0.0,0.1,0.2")
+    assert some.err.endswith("and 4 is the nearest below; ask for that, or protect fewer heads\n")
+
+
+@pytest.mark.parametrize("options", [["prune", "--count", "1"], ["group", "--kv-heads", "1"]])
+def test_an_encoder_is_told_what_can_be_done_with_its_heads(
+    headwise: Callable, model: Path, tmp_path: Path, options: list[str]
+) -> None:
+    import transformers
+
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    tokenizer = tokenizer_of(load_model(model)[1], 16)
+    config = transformers.BertConfig(vocab_size=len(tokenizer), pad_token_id=0, **sizes)
+    save_transformers(tmp_path / "bert", transformers.BertForMaskedLM(config), tokenizer)
+    done = headwise(options[0], tmp_path / "bert", *options[1:], "-o", tmp_path / "x")
+    assert done.code == 2
+    assert "bert does not predict the next token, and heads can be merged or taken out of models" in done.err
+    assert "headwise ablate says what its heads are worth" in done.err
+    assert done.err.count("\n") == 1
 
 
 @pytest.mark.parametrize("verb", ["group", "prune", "export"])

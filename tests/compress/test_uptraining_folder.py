@@ -368,6 +368,22 @@ def test_what_does_not_go_together_is_refused_and_nothing_is_written(
     assert not out.exists()
 
 
+def test_an_encoder_is_refused(stock: tuple[Path, Path], text: Path, tmp_path: Path) -> None:
+    import transformers
+
+    tokenizer = open_subject(stock[0]).tokenizer
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = transformers.BertConfig(vocab_size=len(tokenizer), pad_token_id=0, **sizes)
+    for name in ("child", "parent"):
+        save_transformers(tmp_path / name, transformers.BertForMaskedLM(config), tokenizer)
+    refused(
+        "child does not predict the next token, which is what uptraining learns",
+        tmp_path / "child",
+        tmp_path / "up",
+        said(parent=str(tmp_path / "parent"), data=str(text)),
+    )
+
+
 def test_damaged_weights_are_named_before_anything_is_written(
     child: Path, parent: Path, tmp_path: Path
 ) -> None:

@@ -18,7 +18,7 @@ from headwise.cli.subjects import (
     HeldOut,
     NewFolder,
     calibration_rows,
-    open_model,
+    open_for_surgery,
     progress_of,
 )
 
@@ -63,7 +63,7 @@ def group(
     from headwise.files import check_new_folder
 
     check_new_folder(out)
-    subject = open_model(model, device, unknown)
+    subject = open_for_surgery(model, device, unknown)
     from headwise.compress import counts_for_cache
     from headwise.compress import group as grouped
     from headwise.compress.grouping import wanted_counts
@@ -73,9 +73,9 @@ def group(
     if counts is not None:
         wanted_counts(subject.model, counts)  # refuse before texts are read
     calibration, unseen = calibration_rows(subject, model, data, tokens, held_out)
-    wanted: Any = counts if cache is None else counts_for_cache(subject, cache, calibration)
     before = losses(subject.model, unseen)
     check_finite(subject.name, float(before.mean()))
+    wanted: Any = counts if cache is None else counts_for_cache(subject, cache, calibration)
     # auto chooses by a part of the calibration text, so that nothing has seen what the loss is told of
     with _Told(quiet) as told_of:
         made = grouped(

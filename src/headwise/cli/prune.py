@@ -17,7 +17,7 @@ from headwise.cli.subjects import (
     HeldOut,
     NewFolder,
     calibration_rows,
-    open_model,
+    open_for_surgery,
     progress_of,
 )
 
@@ -110,17 +110,18 @@ def prune(
     check_new_folder(out)
     chosen = None if heads is None else _parsed(heads, "--heads")
     kept = None if protect is None else [] if protect == "none" else _parsed(protect, "--protect")
-    subject = open_model(model, device, unknown)
+    subject = open_for_surgery(model, device, unknown)
     from headwise import compress
-    from headwise.compress.rows import losses
+    from headwise.compress.rows import check_finite, losses
     from headwise.heads.head_ids import head_names
     from headwise.hub.dtypes import as_stored
 
     calibration, unseen = calibration_rows(subject, model, data, tokens, held_out)
+    before = losses(subject.model, unseen)
+    check_finite(subject.name, float(before.mean()))
     if kept is None:
         kept = [] if chosen is not None else _lookers(subject, calibration)
     learn = None if recover is None else _learner(subject, model, data, calibration, recover, seed)
-    before = losses(subject.model, unseen)
     texts = [row[0].tolist() for row in calibration]
     with progress_of("choosing heads", quiet) as progress:
 

@@ -74,6 +74,24 @@ def open_model(source: str, device: str, unknown: Literal["error", "skip"] = "er
     return subject
 
 
+def open_for_surgery(source: str, device: str, unknown: Literal["error", "skip"] = "error") -> Subject:
+    """Open a model whose heads are to be merged or taken out.
+
+    Raises ValueError as `open_model`, and for a model of which that cannot be done.
+    """
+    from headwise.hub.subject import require_causal
+    from headwise.hub.surgery import head_counts
+
+    subject = open_model(source, device, unknown)
+    require_causal(
+        subject,
+        "and heads can be merged or taken out of models that do; headwise ablate says what its heads are "
+        "worth, and heads.observe switches them off while it runs",
+    )
+    head_counts(subject.model)
+    return subject
+
+
 def open_data(source: str, data: str | None) -> Corpus:
     """Return the text that a verb was given, by default that which the run of the model held out, or the run
     of the model that it was made of or learned from."""

@@ -20,7 +20,7 @@ from headwise.compress.rows import ROW, check_finite, rows_of
 from headwise.compress.text_loss import TextLoss, each_text_loss
 from headwise.compress.verdicts import GATE, Verdict, passkey_verdicts, recall_verdicts
 from headwise.heads.sweep import OnProgress
-from headwise.hub.subject import Subject, most_tokens
+from headwise.hub.subject import Subject, most_tokens, require_causal
 from headwise.text.corpus import Corpus
 
 if TYPE_CHECKING:
@@ -227,8 +227,7 @@ def check_alike(subjects: Sequence[Subject], rows: Sequence[Tensor], recall: Seq
     if not subjects:
         raise ValueError("there is no model to judge; give the parent first, then its children")
     for subject in subjects:
-        if not subject.causal:
-            raise ValueError(f"{subject.name} does not predict the next token, which is what is judged")
+        require_causal(subject, "which is what is judged")
     parent = subjects[0]
     used = {*torch.cat([row.flatten().cpu() for row in rows]).tolist()} if rows else set()
     used |= {token for task in recall for token in task.ids.flatten().tolist()}

@@ -180,7 +180,7 @@ def _take(
         (len(parts[0]) if parts else 1, min(len(may), max(0, len(parts) - least)))
         for parts, may in zip(layers, free, strict=True)
     ]
-    check_exactly(count, room)
+    check_exactly(count, room, bool(shielded))
     taken: list[HeadId] = []
     ranked = [(number, part) for number, parts in enumerate(free) for part in parts]
     for number, part in sorted(ranked, key=lambda item: _mean_place(item[1], place)):
@@ -211,16 +211,22 @@ def sums_of(room: Room, most: int) -> set[int]:
     return sums
 
 
-def check_exactly(count: int, room: Room) -> None:
-    """Raise ValueError for a number of heads that the parts that may go do not add up to."""
+def check_exactly(count: int, room: Room, protected: bool) -> None:
+    """Raise ValueError for a number of heads that the parts that may go do not add up to.
+
+    protected: whether some heads may not go because the user, or what they do, protects them.
+    """
     nearest = max(sums_of(room, count))
     if nearest == count:
         return
-    sizes = sorted({size for size, number in room if number})
+    sizes = sorted({size for size, _ in room})
+    ways = ["ask for that"] if nearest else []
+    ways += ["protect fewer heads"] if protected else []
+    ways += ["take another rule"] if sizes != [1] else []
     raise ValueError(
-        f"{count} heads cannot be removed exactly: what may go goes in parts of "
-        f"{' or '.join(map(str, sizes)) or 'no'} heads, and {nearest} is the nearest below; "
-        "ask for that, protect fewer heads, or take another rule"
+        f"{count} heads cannot be removed exactly: each layer keeps a part, what may go goes in parts of "
+        f"{' or '.join(map(str, sizes))} heads, and {nearest} is the nearest below; "
+        f"{', or '.join(ways) or 'all that is left is needed'}"
     )
 
 

@@ -108,7 +108,7 @@ def greedy_order(
     for parts, may in zip(layers, left, strict=True):
         size = len(parts[0]) if parts else 1
         room.append((size, min(len(may), max(0, len(parts) - 1), each // size)))  # one stays
-    check_exactly(count, room)
+    check_exactly(count, room, bool(shielded))
     sweep = sweep_on(subject, texts)
     gone: list[HeadId] = []
     while len(gone) < count:

@@ -42,7 +42,7 @@ from headwise.files import check_new_folder, write_json
 from headwise.hub.dtypes import in_dtype
 from headwise.hub.export import save_transformers
 from headwise.hub.origin import head_numbers, write_origin
-from headwise.hub.subject import OwnSubject, Subject, open_subject
+from headwise.hub.subject import OwnSubject, Subject, open_subject, require_causal
 from headwise.hub.surgery import next_token_logits
 from headwise.model import GPT, save_model
 from headwise.model.device import pick_device
@@ -149,6 +149,7 @@ def uptrain_folder(
             "model that the child was made of as --parent"
         )
     for opened in (subject, teacher):
+        require_causal(opened, "which is what uptraining learns")
         check_learnable(opened.model)
         _check_finite(opened)
     if isinstance(subject, OwnSubject):

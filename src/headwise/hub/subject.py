@@ -300,6 +300,13 @@ def require_subject(given: object, name: str = "subject") -> None:
         )
 
 
+def require_causal(subject: Subject, why: str) -> None:
+    """Raise ValueError for a model that does not predict the next token, such as an encoder; why: what that
+    hinders, as the end of the sentence."""
+    if not subject.causal:
+        raise ValueError(f"{subject.name} does not predict the next token, {why}")
+
+
 def open_subject(
     source: Path | str, device: str | torch.device = "cpu", dtype: torch.dtype | None = None
 ) -> Subject:

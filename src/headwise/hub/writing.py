@@ -12,7 +12,7 @@ import torch
 
 from headwise.hub.caches import cache_name
 from headwise.hub.modes import evaluating
-from headwise.hub.subject import OwnSubject, Subject
+from headwise.hub.subject import OwnSubject, Subject, require_causal
 from headwise.model.generation import generate_ids
 from headwise.model.sampling import Sampling
 
@@ -22,8 +22,7 @@ _MOST_PIECES = 12
 
 def check_writes(subject: Subject) -> None:
     """Raise ValueError for a model that does not predict the next token."""
-    if not subject.causal:
-        raise ValueError(f"{subject.name} does not predict the next token, so it cannot go on with a text")
+    require_causal(subject, "so it cannot go on with a text")
 
 
 def open_ended(subject: Subject, ids: Sequence[int]) -> list[int]:
