@@ -163,7 +163,7 @@ def _refuse_other_size(kind: Any, config: Any, source: str) -> None:
     try:
         with torch.device("meta"):
             model = kind(config) if hasattr(kind, "forward") else kind.from_config(config)
-    except Exception:  # of many kinds; said in better words when the weights are read
+    except _SENSELESS:  # said in better words when the weights are read
         return
     described = sum(parameter.numel() for parameter in model.parameters())
     if described > 2 * stored:
@@ -172,6 +172,11 @@ def _refuse_other_size(kind: Any, config: Any, source: str) -> None:
             f"{stored:,}; it lacks sizes, such as the number of layers, or is of another model: fetch it "
             "again"
         )
+
+
+_SENSELESS = (ArithmeticError, AttributeError, ImportError, LookupError, RuntimeError, TypeError, ValueError)
+"""What building a model comes to where its config says what makes no sense: no heads (a division by 0), sizes
+below 0, an activation that is not there, text for a number, a library that is not installed."""
 
 
 def _stored_numbers(folder: Path) -> int | None:
