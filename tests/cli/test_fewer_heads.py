@@ -229,6 +229,32 @@ def test_heads_keep_their_numbers_however_often_others_are_taken_out(
     assert "is damaged" in headwise("view", two, "--text", "abc", "-o", page).err
 
 
+@pytest.mark.parametrize("verb", ["heads", "ablate"])
+def test_heads_are_told_with_the_numbers_they_had_before_others_were_taken_out(
+    headwise: Callable, model: Path, data: Path, tmp_path: Path, verb: str
+) -> None:
+    for source, name, gone in ((model, "one", "0.1,1.3"), (tmp_path / "one", "two", "0.0")):
+        done = headwise("prune", source, "--heads", gone, "--data", data, *NUMBERS, "-o", tmp_path / name)
+        assert done.code == 0, done.err
+    look = (verb, tmp_path / "two", "--data", data, "--texts", "2", "--length", "16", "-q")
+    told = headwise(*look).out
+    line = f"heads are numbered as they are now; in {model}, as in headwise view, 0.0 was 0.2, 0.1 was 0.3\n"
+    assert line in told
+    rows = last_json(headwise(*look, "--json"))["heads"]
+    assert [(row["layer"], row["head"], row["head_before"]) for row in rows] == [
+        *((0, 0, 2), (0, 1, 3)),
+        *((1, 0, 0), (1, 1, 1), (1, 2, 2)),
+    ]
+    whole = (verb, model, *look[2:])
+    assert "numbered" not in headwise(*whole).out
+    assert "head_before" not in last_json(headwise(*whole, "--json"))["heads"][0]
+    origin = tmp_path / "two" / "made_from.json"
+    origin.write_text('{"parent": "../one", "heads": {"0": [1, 2, 3], "1": [0, 1, 2]}}')
+    done = headwise(*look)
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert "made_from.json names 3 heads of layer 0, which has 2" in done.err
+
+
 def test_export_and_import_come_back_to_the_same_model(
     headwise: Callable, model: Path, tmp_path: Path
 ) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from headwise.cli.interrupts import interruptible
+from headwise.cli.numbering import former_line, with_former
 from headwise.cli.options import Device, Json, Quiet, Seed, Unknown
 from headwise.cli.result import print_json
 from headwise.cli.subjects import (
@@ -104,6 +105,7 @@ def ablate(
             agreement = found.agreement(gradients)
         if shard.rank > 0:
             return
+    table = with_former(table, model)
 
     from headwise.report.head_grid import head_grid, print_grid
     from headwise.report.head_tables import worth_lines
@@ -130,8 +132,8 @@ def ablate(
     typer.echo(
         f"{subject.name}: {len(table)} heads, {how} ablation on {len(chosen)} texts"
         + (f"; loss with all heads {base:.4f} nats per token" if measure == "loss" else "")
-        + "\n"
     )
+    typer.echo(former + "\n" if (former := former_line(table, model)) else "")
     print_grid(grid)
     for line in worth_lines(table, unit, most=_LISTED):
         typer.echo(line)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headwise.cli.numbering import former_line, with_former
 from headwise.cli.options import Device, Json, Quiet, Unknown
 from headwise.cli.result import print_json
 from headwise.cli.subjects import (
@@ -100,7 +101,7 @@ def heads(
 
     places = zip(judged["layer"].tolist(), judged["head"].tolist(), strict=True)
     marks = dict(zip(places, judged["role"].map(INITIALS).tolist(), strict=True))
-    whole = table.merge(judged.drop(columns="output_share"), on=["layer", "head"])
+    whole = with_former(table.merge(judged.drop(columns="output_share"), on=["layer", "head"]), model)
     grid: HeadGrid = head_grid(whole, by, marks=marks, title=f"{by} of each head, marked by its role")
     written = write_outputs(whole, grid, out, plot)
     tokens, queries = sum(map(len, chosen)), int(found.counts["entropy"].max())
@@ -118,8 +119,9 @@ def heads(
     looked = "" if every == 1 else f"; {queries:,} queries looked at, one in {every}"
     typer.echo(
         f"{subject.name}: {len(table)} heads in {len(subject.layers)} layers, on {len(chosen)} texts of "
-        f"{tokens:,} tokens in all{looked}\n"
+        f"{tokens:,} tokens in all{looked}"
     )
+    typer.echo(former + "\n" if (former := former_line(whole, model)) else "")
     print_grid(grid)
     from headwise.report.head_tables import role_lines
 

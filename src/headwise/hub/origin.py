@@ -97,6 +97,15 @@ def head_numbers(folder: Path | str) -> dict[int, list[int]] | None:
         raise ValueError(f"{Path(folder) / FILE} is damaged: its heads should be numbers by layer") from error
 
 
+def numbered_by(folder: Path | str) -> str:
+    """Return the folder or name of the model whose numbers `head_numbers` gives; raises as `origin_of`."""
+    source, seen = str(folder), set[str]()
+    while source not in seen and head_numbers(source) is not None:
+        seen.add(source)
+        source = origin_of(source) or source
+    return source
+
+
 def _read(folder: Path | str) -> dict[str, Any] | None:
     path = Path(folder) / FILE
     if not path.is_file():
