@@ -62,7 +62,7 @@ def test_a_plan_of_few_steps_is_warned_of_and_a_start_that_was_best_is_said_to_b
     rates = ["--learning-rate", "3", "--matrix-learning-rate", "3"]
     few = headwise("uptrain", child, "-o", tmp_path / "few", "--tokens", "96", "--device", "cpu", *rates)
     assert few.code == 0, few.err
-    assert few.err.startswith("3 steps of 32 tokens will seldom help")
+    assert few.err.startswith("steps of 32 tokens, of which there are 3: fewer than 50 seldom help")
     assert "give 1,600 tokens or more (--tokens)" in few.err
     assert "it did not help: the start was better than all 3 evaluations" in few.out
     assert "are back" not in few.out

@@ -199,11 +199,11 @@ def uptrain_folder(
 
 def _few(recipe: TrainingConfig, length: int) -> str:
     size = recipe.windows_per_step * length
-    plan = f"{recipe.max_steps} steps of" if recipe.max_steps > 1 else "1 step of"
     return (
-        f"{plan} {size:,} tokens will seldom help, as a child that lost little is first shaken by learning; "
-        f"give {FEW_STEPS * size:,} tokens or more (--tokens), fewer to a step (--batch-size), or lower "
-        "rates (--learning-rate). If no evaluation is better than the start, the start is kept"
+        f"steps of {size:,} tokens, of which there are {recipe.max_steps}: fewer than {FEW_STEPS} seldom "
+        "help, as a child that lost little is first shaken by learning; give "
+        f"{FEW_STEPS * size:,} tokens or more (--tokens), fewer to a step (--batch-size), or lower rates "
+        "(--learning-rate). If no evaluation is better than the start, the start is kept"
     )
 
 

@@ -41,7 +41,9 @@ def judgement_lines(judgement: Judgement, width: int) -> list[str]:
     failed = _failed(judgement)
     if failed:
         told = f"{CANNOT_JUDGE}, as the parent itself is right in less than {GATE:.0%} there: "
-        lines += ["", *textwrap.wrap(told + "; ".join(failed), width, break_on_hyphens=False)]
+        whole = (told + "; ".join(failed)).replace(" %", "\N{NO-BREAK SPACE}%")
+        wrapped = textwrap.wrap(whole, width, break_on_hyphens=False)
+        lines += ["", *(line.replace("\N{NO-BREAK SPACE}", " ") for line in wrapped)]
     return lines
 
 
