@@ -196,14 +196,20 @@ class _Tally:
             if not waiting:
                 continue
             where = torch.tensor([n for n, _, _ in waiting], device=self.values.device)
-            values = torch.stack([value for _, value, _ in waiting])
-            counts = torch.stack([count for _, _, count in waiting])
+            values = torch.stack([_those_that_count(value, counts) for _, value, counts in waiting])
             axes = [axis for axis in range(values.ndim) if axis not in (0, 2)]
-            values.masked_fill_(~counts, 0.0)
-            self.values[row, where] += values.sum(dim=axes, dtype=torch.float64)
+            self.values[row, where] += values.sum(dim=axes).double()  # a block is short enough to be exact
             if row == 0:
-                self.values[2, where] += counts.sum(dim=axes)
+                counts = torch.stack([counts for _, _, counts in waiting])
+                self.values[2, where] += counts.sum(dim=axes, dtype=torch.int32)
             waiting.clear()
+
+
+def _those_that_count(value: Tensor, counts: Tensor) -> Tensor:
+    """Return the values, 0 where they do not count."""
+    if value.device.type == "cpu" and bool(counts.all()):
+        return value
+    return value.masked_fill(~counts, 0.0)
 
 
 class _Reducer:
