@@ -36,6 +36,25 @@ def test_a_short_text_is_taken_as_it_is() -> None:
     assert [model.decode(ids) for ids in sample_texts(model, Corpus.from_text("한국"))] == ["한국"]
 
 
+def test_no_two_texts_share_a_word_however_long_tokens_are() -> None:
+    """Intervals over texts take them for different ones."""
+    words = [f"word{i:04d}" for i in range(600)]
+    text = " ".join(words)
+    tokenizer = Tokenizer.train("bpe", [text] * 2, vocab_size=400)
+    model = Subject.of(GPT(GPTConfig(vocab_size=tokenizer.vocab_size, block_size=64)), tokenizer)
+    assert len(model.encode(text)) < len(text) / 2
+    found = sample_texts(model, Corpus.from_text(text), texts=100, length=64)
+    seen = [word for ids in found for word in model.decode(ids).split() if word in words]
+    assert len(seen) == len(set(seen)) > 400
+    assert min(map(len, found)) > 32  # long ones rather than many
+
+
+def test_a_text_without_spaces_is_taken_from_where_it_is_opened() -> None:
+    text = "가나다라마바사아자차" * 100 + " 끝"
+    found = sample_texts(subject(text), Corpus.from_text(text), texts=2, length=60)
+    assert [len(ids) for ids in found] == [60] * 2
+
+
 @pytest.mark.parametrize(
     ("text", "options", "says"),
     [

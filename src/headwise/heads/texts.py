@@ -9,6 +9,8 @@ from headwise.text.corpus import Corpus
 
 _CHARACTERS = 12
 """More characters than any usual tokenizer puts into a token on average."""
+_WORD = 100
+"""More characters than a word has; where none begins within so many, words are not told apart by spaces."""
 
 
 def sample_texts(subject: Subject, corpus: Corpus, *, texts: int = 16, length: int = 256) -> list[list[int]]:
@@ -16,7 +18,8 @@ def sample_texts(subject: Subject, corpus: Corpus, *, texts: int = 16, length: i
 
     length: tokens of each, special ones included; less where the model reads less at once.
 
-    Returns fewer texts, and shorter ones, if the corpus has no more. Each begins with a word.
+    Returns fewer texts, and shorter ones, if the corpus has no more: no two share a character, as texts that
+    overlap would make intervals over them too narrow. Each begins with a word, where spaces part words.
 
     Raises ValueError for an empty corpus, for numbers below 1 (of texts) or 2 (of tokens), and for characters
     that the model's tokenizer does not know.
@@ -32,17 +35,30 @@ def sample_texts(subject: Subject, corpus: Corpus, *, texts: int = 16, length: i
     size = sum(map(len, corpus.chunks()))
     if not size:
         raise ValueError(f"{corpus.name} holds no text; give a text of at least one character")
-    reach = length * _CHARACTERS
-    number = max(1, min(texts, size // length))
-    stride = size / number
-    starts = [round(i * stride) for i in range(number)]
-    found = []
-    for start, piece in zip(starts, _pieces(corpus.chunks(), starts, reach), strict=True):
-        ids = cut(subject, subject.encode(_from_a_word(piece) if start else piece), length)
-        if ids:
-            found.append(ids)
-    if not found:
+    found = _spread(subject, corpus, size, max(1, min(texts, size // length)), length)
+    tokens = sum(len(ids) for ids, _ in found)
+    characters = sum(read for _, read in found)
+    fitting = max(1, tokens * size // (length * max(1, characters)))
+    if fitting < len(found):
+        found = _spread(subject, corpus, size, fitting, length)
+    least = min(2, max((len(ids) for ids, _ in found), default=0))  # one token beside others says nothing
+    kept = [cut(subject, ids, length) for ids, _ in found if len(ids) >= max(1, least)]
+    if not kept:
         raise ValueError(f"{corpus.name} gives the tokenizer of {subject.name} no tokens; give another text")
+    return kept
+
+
+def _spread(
+    subject: Subject, corpus: Corpus, size: int, number: int, length: int
+) -> list[tuple[list[int], int]]:
+    """Return so many texts, none reaching the next: their ids, and how many characters those are of."""
+    starts = [round(i * size / number) for i in range(number)]
+    pieces = _pieces(corpus.chunks(), starts, length * _CHARACTERS)
+    found = []
+    for start, end, piece in zip(starts, [*starts[1:], size], pieces, strict=True):
+        text = piece[: end - start]
+        text = _from_a_word(text) if start else text
+        found.append((subject.encode(text), len(text)))
     return found
 
 
@@ -57,7 +73,7 @@ def cut(subject: Subject, ids: list[int], length: int) -> list[int]:
 
 
 def _pieces(chunks: Iterable[str], starts: list[int], reach: int) -> Iterator[str]:
-    """Return what stands from each start on, as far as it reaches or to the next start, in one reading."""
+    """Return what stands from each start on, as far as it reaches, in one reading."""
     waiting = list(starts)
     held, first = "", 0  # the text from `first` on
     for chunk in chunks:
@@ -74,4 +90,5 @@ def _pieces(chunks: Iterable[str], starts: list[int], reach: int) -> Iterator[st
 def _from_a_word(piece: str) -> str:
     """Leave out what stands before the first space of a piece, as it may be the rest of a word."""
     words = piece.split(maxsplit=1)
-    return piece if len(words) < 2 else piece[piece.index(words[1], len(words[0])) :]
+    begin = piece.index(words[1], len(words[0])) if len(words) == 2 else 0
+    return piece[begin:] if begin < _WORD else piece
