@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 import torch
 import torch.nn.functional as F
+from safetensors.torch import save_file
 from torch import Tensor
 
 from headwise.heads import ablate, observe
@@ -327,12 +328,53 @@ def test_a_sweep_of_another_model_or_texts_is_not_continued(
         ablate(make_own(), texts[:-1], folder=tmp_path)
 
 
-def test_a_damaged_file_is_named(make_own: Make, texts: list[str], tmp_path: Path) -> None:
+def test_a_model_of_the_same_weights_that_reads_them_otherwise_is_another(
+    make_own: Make, texts: list[str], tmp_path: Path
+) -> None:
+    subject = make_own()
+    ablate(subject, texts, folder=tmp_path)
+    subject.model.config = subject.model.config.model_copy(update={"rope_base": 500.0})
+    with pytest.raises(ValueError, match="other settings.*model"):
+        ablate(subject, texts, folder=tmp_path)
+
+
+def cut_off(part: Path) -> None:
+    part.write_bytes(part.read_bytes()[:40])
+
+
+def one_bit(part: Path) -> None:
+    content = bytearray(part.read_bytes())
+    content[-1] ^= 64
+    part.write_bytes(content)
+
+
+def other_tensors(part: Path) -> None:
+    save_file({"weight": torch.ones(2)}, part, {"settings": "no settings"})
+
+
+def a_folder(part: Path) -> None:
+    part.unlink()
+    part.mkdir()
+
+
+@pytest.mark.parametrize("damage", [cut_off, one_bit, other_tensors, a_folder])
+def test_a_damaged_file_is_named(
+    make_own: Make, texts: list[str], tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
     ablate(make_own(), texts, folder=tmp_path)
     (part,) = tmp_path.iterdir()
-    part.write_bytes(part.read_bytes()[:40])
-    with pytest.raises(ValueError, match=r"part-0.safetensors is damaged"):
+    damage(part)
+    with pytest.raises(ValueError, match=r"part-0.safetensors.*(is damaged|is a folder)"):
         ablate(make_own(), texts, folder=tmp_path)
+
+
+def test_a_folder_that_cannot_be_made_is_refused_before_anything_runs(
+    make_own: Make, texts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(Sweep, "run", None)
+    with pytest.raises(ValueError, match="file is not a folder"):
+        ablate(make_own(), texts, folder=tmp_path / "file" / "sweep")
 
 
 def refusals() -> list[tuple[str, Any, dict[str, Any]]]:
