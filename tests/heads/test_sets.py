@@ -88,6 +88,7 @@ def test_greedy_stops_before_the_loss_rises_too_far(trained: OwnSubject, texts: 
         ({"budget": 0}, "budget must lie in 1 … 12"),
         ({"budget": 13}, "budget must lie in 1 … 12"),
         ({"budget": 1, "heads": [(9, 0)]}, "names layer 9"),
+        ({"most": float("nan")}, "most must be a number of nats"),
         ({"budget": 1, "how": "none"}, "how must be one of"),
     ],
 )

@@ -227,6 +227,7 @@ def test_calls_and_tokens_that_disagree_are_refused(subject: Letters) -> None:
         (["abc"], {"maps": [(2, 0)]}, "layer 2, but the model has layers 0 … 1"),
         (["abc"], {"maps": [(1, 4)]}, "head 4 of layer 1, which has heads 0 … 3"),
         (["abc"], {"curves": [(0, -1)]}, "head -1"),
+        (["abc"], {"batch_tokens": 0}, "batch_tokens must be at least 1, got 0"),
         (["abc"], {"curves": [(0, 1)], "received": False}, "received=True"),
         (
             ["abcdef"],

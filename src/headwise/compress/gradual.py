@@ -53,7 +53,7 @@ def prune_gradually(
         ValueError: as `choose`; no round, or more rounds than parts that can go.
     """
     before = head_counts(subject.model)
-    check_heads([h for h, _ in before], protect, "protect")
+    protect = check_heads([h for h, _ in before], protect, "protect")
     rounds = _rounds(before, count, steps, rule, uniform)
     names = [list(range(h)) for h, _ in before]  # by layer, what each head was called at first
     model = subject.model

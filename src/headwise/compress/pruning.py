@@ -56,9 +56,9 @@ def prune(model: nn.Module, heads: Collection[HeadId], *, protect: Collection[He
             heads of a layer of a transformers model, whose classes have no layer without attention.
     """
     before = head_counts(model)
-    check_heads([h for h, _ in before], heads, "heads")
-    removed = sorted(set(heads))
-    kept_by_force = sorted(set(removed) & set(protect))
+    counts = [h for h, _ in before]
+    removed = sorted(set(check_heads(counts, heads, "heads")))
+    kept_by_force = sorted(set(removed) & set(check_heads(counts, protect, "protect")))
     if kept_by_force:
         raise ValueError(
             f"heads {', '.join(head_names(kept_by_force))} are protected; leave them out of what is removed"
@@ -98,8 +98,7 @@ def choose(
         raise ValueError(f"least must be at least 0, got {least}")
     place = {head: rank for rank, head in enumerate(order)}
     parts = removable_parts(model, order, rule)
-    check_heads([h for h, _ in head_counts(model)], protect, "protect")
-    shielded = set(protect)
+    shielded = set(check_heads([h for h, _ in head_counts(model)], protect, "protect"))
     if uniform:
         each = share_of_layer(parts, count)
         return sorted(

@@ -97,8 +97,7 @@ def greedy_order(
 ) -> list[HeadId]:
     """Return which heads to remove, in the order in which they go; see `select`."""
     counts = head_counts(subject.model)
-    check_heads([h for h, _ in counts], protect, "protect")
-    shielded = set(protect)
+    shielded = set(check_heads([h for h, _ in counts], protect, "protect"))
     shared = rule == "within" and any(h != g for h, g in counts)
     order = rank(subject, texts, "importance") if shared else all_heads(subject)
     layers = removable_parts(subject.model, order, rule)

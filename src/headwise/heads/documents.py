@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from headwise.hub import Subject, TokenBatch
-from headwise.hub.subject import require_subject
+from headwise.hub.subject import require_subject, whole_numbers
 
 Text = str | Sequence[int]
 """A text, or the ids of its tokens."""
@@ -66,16 +66,16 @@ def encode_all(subject: Subject, texts: Sequence[Text], *, least: int = 1) -> li
     if isinstance(texts, str):
         raise TypeError("texts must be a sequence of texts, got one string; give [text]")
     if not isinstance(texts, Sequence):
-        raise TypeError(f"texts must be a sequence of texts, got {type(texts).__name__}; give [text]")
+        raise TypeError(f"texts must be a sequence of texts, got {type(texts).__name__}; give a list of them")
     if not texts:
         raise ValueError("there are no texts; give at least one")
     encoded = []
     for number, text in enumerate(texts):
-        if not isinstance(text, Sequence):
+        if not isinstance(text, Sequence) or isinstance(text, bytes):
             raise TypeError(f"text {number} must be a text or a list of ids, got {type(text).__name__}")
         if not len(text):
             raise ValueError(f"text {number} is empty; leave it out")
-        ids = subject.encode(text) if isinstance(text, str) else list(text)
+        ids = subject.encode(text) if isinstance(text, str) else whole_numbers(number, text)
         if len(ids) < least:
             raise ValueError(
                 f"text {number} has {len(ids)} token{'s' * (len(ids) != 1)} and at least {least} are needed: "
@@ -110,12 +110,12 @@ def check_measure(subject: Subject, measure: Measure) -> None:
     if subject.predicts == "nothing":
         raise ValueError(
             f"{subject.name} predicts no tokens (it has no language-model head), so it has no loss; "
-            'measure="output" measures how far its output turns instead'
+            'measure="output" (--measure output) measures how far its output turns instead'
         )
     if mask_id_of(subject) is None:
         raise ValueError(
             f"the tokenizer of {subject.name} has no mask token, so no token can be filled in; "
-            'measure="output" measures how far its output turns instead'
+            'measure="output" (--measure output) measures how far its output turns instead'
         )
 
 

@@ -5,6 +5,7 @@ Letters: M documents.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from itertools import combinations
 from typing import TYPE_CHECKING
@@ -115,6 +116,8 @@ def greedy(
     left = checked_heads(subject, heads)
     if budget is None and most is None:
         raise ValueError("give budget, how many heads to silence, or most, how much loss to allow, or both")
+    if most is not None and math.isnan(most):
+        raise ValueError("most must be a number of nats per token, got NaN")
     if budget is not None and not 1 <= budget <= len(left):
         raise ValueError(f"budget must lie in 1 … {len(left)}, the heads there are, got {budget}")
     steps = len(left) if budget is None else budget

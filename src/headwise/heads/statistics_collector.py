@@ -43,12 +43,11 @@ class StatisticsCollector:
         every: int = 1,
     ) -> None:
         check_every(every)
-        check_heads([layer.n_head for layer in layers], curves, "curves")
-        if curves and not received:
+        self.curves = frozenset(check_heads([layer.n_head for layer in layers], curves, "curves"))
+        if self.curves and not received:
             raise ValueError("curves are of what keys receive; give received=True with them")
         self.columns = columns(received)
         self.wants_received = received
-        self.curves = frozenset(curves)
         self.every = every
         self._sums = {
             layer.index: torch.zeros(3, len(self.columns), layer.n_head, dtype=torch.float64)
@@ -154,13 +153,15 @@ def statistics(
     map_tokens, for a head that does not exist, and for a model that gives NaN.
     """
     ids = encode_all(subject, texts)
-    check_heads([layer.n_head for layer in subject.layers], maps, "maps")
+    mapped = check_heads([layer.n_head for layer in subject.layers], maps, "maps")
+    if batch_tokens < 1:
+        raise ValueError(f"batch_tokens must be at least 1, got {batch_tokens}")
     shard = this_shard()
-    if shard.world > 1 and (maps or curves):
+    if shard.world > 1 and (mapped or curves):
         raise ValueError("maps and curves are kept in one process; ask for them without torch.distributed")
     collector = StatisticsCollector(subject.layers, received=received, curves=curves, every=every)
-    kept: dict[HeadId, list[HeadMap]] = {head: [] for head in sorted(maps)}
-    if maps:
+    kept: dict[HeadId, list[HeadMap]] = {head: [] for head in sorted(mapped)}
+    if mapped:
         for number, text in enumerate(ids):
             if len(text) > map_tokens:
                 raise ValueError(

@@ -190,7 +190,7 @@ def checked_heads(subject: Subject, heads: Collection[HeadId] | None) -> list[He
         return all_heads(subject)
     if isinstance(heads, Collection) and not heads:
         raise ValueError("heads is empty; name at least one (layer, head), or leave it out for all")
-    check_heads([layer.n_head for layer in subject.layers], heads, "heads")
-    if len(set(heads)) < len(heads):
+    chosen = check_heads([layer.n_head for layer in subject.layers], heads, "heads")
+    if len(set(chosen)) < len(chosen):
         raise ValueError("a head is named twice; name each once")
-    return sorted(heads)
+    return sorted(chosen)

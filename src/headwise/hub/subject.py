@@ -188,11 +188,7 @@ class Subject(ABC):
     def _check(self, number: int, text: Sequence[int]) -> None:
         if not text:
             raise ValueError(f"text {number} is empty; give each text at least one token")
-        for index in text:
-            try:
-                operator.index(index)
-            except TypeError as error:
-                raise TypeError(f"text {number} holds {index!r}; ids of tokens are whole numbers") from error
+        whole_numbers(number, text)
         if self.max_tokens is not None and len(text) > self.max_tokens:
             raise ValueError(
                 f"text {number} has {len(text)} tokens but {self.name} reads at most {self.max_tokens}; "
@@ -212,6 +208,17 @@ class Subject(ABC):
             for index in range(self.vocab_size)
             if index not in self.special_ids and _is_punctuation(self.token_text(index))
         )
+
+
+def whole_numbers(number: int, ids: Sequence[int]) -> list[int]:
+    """Return the ids of a text as Python's own numbers; raise TypeError for what is no whole number."""
+    found = []
+    for index in ids:
+        try:
+            found.append(operator.index(index))
+        except TypeError as error:
+            raise TypeError(f"text {number} holds {index!r}; ids of tokens are whole numbers") from error
+    return found
 
 
 def _among(ids: Tensor, which: frozenset[int]) -> Tensor:
