@@ -112,12 +112,15 @@ def test_heads_writes_tables_and_pictures_whole(
 def test_columns_are_explained(headwise: Callable, models) -> None:  # type: ignore[no-untyped-def]
     out = headwise("heads", models[0], "--columns").out
     assert "previous                 mass on the position before [share, over queries that see it]" in out
+    assert "induction                on random tokens repeated once, the mass on what followed" in out
 
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
         (["heads", "{a}", "--by", "beauty"], "--by 'beauty' is not a statistic; there are strength, self"),
+        (["heads", "{a}", "--by", "induction", "--no-repeated"], "leave out --no-repeated"),
+        (["ablate", "{a}", "--measure", "output", "--importance"], "leave out --importance"),
         (["heads", "{a}", "--text", "abc", "--data", "{data}"], "give either --text or --data"),
         (["heads", "{a}", "--text", ""], "holds no text"),
         (["heads", "{a}", "--text", "xyz"], "'x'"),

@@ -259,7 +259,10 @@ def test_statistics_of_other_models_do_not_merge(subject: Letters) -> None:
 
 def test_repeated_scores_are_those_of_the_weights(subject: Letters) -> None:
     table = induction_scores(subject, period=12, sequences=3, seed=5)
-    assert list(table.columns) == ["layer", "head", *(column.name for column in REPEATED_COLUMNS)]
+    names = {column.name: column.uniform is not None for column in REPEATED_COLUMNS}
+    assert set(table.columns) == {"layer", "head", *names} | {
+        f"{n}_uniform" for n, has in names.items() if has
+    }
     ids = repeated_tokens(subject, 12, 2, 3, seed=5)
     _, weights = subject.model(ids, return_weights=True)
     for _, row in table.iterrows():
@@ -267,6 +270,23 @@ def test_repeated_scores_are_those_of_the_weights(subject: Letters) -> None:
         later = range(12, 24)
         assert row["induction"] == pytest.approx(A[:, later, [i - 11 for i in later]].mean().item(), rel=1e-4)
         assert row["duplicate"] == pytest.approx(A[:, later, [i - 12 for i in later]].mean().item(), rel=1e-4)
+
+
+def test_what_equal_weights_score_on_repeated_tokens_stands_beside(subject: Letters) -> None:
+    table = induction_scores(subject, period=8, sequences=2)
+    one_copy = sum(1 / (i + 1) for i in range(8, 16)) / 8  # one of i + 1 keys
+    for name in ("duplicate", "induction"):
+        assert table[f"{name}_uniform"].tolist() == pytest.approx([one_copy] * 8, rel=1e-6)
+    before = sum(1 / (i + 1) for i in range(1, 16)) / 15
+    assert table["repeated_previous_uniform"].tolist() == pytest.approx([before] * 8, rel=1e-6)
+    copies = sum((i // 25) / (i + 1) for i in range(25, 100)) / 75
+    assert table["prefix_matching_uniform"].tolist() == pytest.approx([copies] * 8, rel=1e-6)
+
+
+def test_a_short_repeat_makes_no_induction_head_of_equal_weights() -> None:
+    table = induction_scores(Letters(length=10), sequences=2)  # periods of 5
+    equal = table.assign(induction=table["induction_uniform"], duplicate=table["duplicate_uniform"])
+    assert heads.roles(equal)["strength"].tolist() == pytest.approx([0.0] * len(equal))
 
 
 def test_random_tokens_are_seeded_different_and_never_special(subject: Letters) -> None:

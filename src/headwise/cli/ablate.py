@@ -55,8 +55,13 @@ def ablate(
         ),
     ] = None,
     importance: Annotated[
-        bool, typer.Option(help="Also rank heads by gradients, and say how far the two orders agree.")
-    ] = True,
+        bool | None,
+        typer.Option(
+            "--importance/--no-importance",
+            help="Also rank heads by gradients of the loss, and say how far the two orders agree. "
+            "Default: yes; no with --measure output.",
+        ),
+    ] = None,
     seed: Seed = 0,
     work: Annotated[
         Path | None,
@@ -75,6 +80,10 @@ def ablate(
     without the head. Run it under `torchrun` to share the texts out among processes.
     """
     check_outputs(out, plot, data, model)
+    if importance and measure == "output":
+        raise ValueError(
+            "--importance is of the loss, which --measure output does not measure; leave out --importance"
+        )
     retrieval = retrieval or ("repeat" if measure == "loss" else "none")
     from headwise import heads
 
@@ -99,7 +108,7 @@ def ablate(
             )
         table = found.table
         agreement = None
-        if importance and measure == "loss":
+        if importance is not False and measure == "loss":
             gradients = heads.importance(subject, chosen)
             table = table.merge(gradients, on=["layer", "head"])
             agreement = found.agreement(gradients)
@@ -141,6 +150,7 @@ def ablate(
         typer.echo(
             f"\nrank correlation with gradients: {agreement.importance:.2f} (importance against |delta|), "
             f"{agreement.predicted:.2f} (first-order prediction against delta)"
+            + ("" if how == "zero" else "; gradients are of silencing to zero")
         )
     for note in found.notes:
         typer.echo(f"note: {note}")

@@ -70,15 +70,18 @@ def heads(
     strength counts from uniform attention (0) to all of the weight (1). Run it under `torchrun` to share the
     texts out among processes.
     """
+    from headwise.heads.repeated import REPEATED_COLUMNS
     from headwise.heads.statistics_columns import COLUMNS
 
-    names = ["strength", *(column.name for column in COLUMNS)]
     if columns:
-        for column in COLUMNS:
+        for column in COLUMNS + REPEATED_COLUMNS:
             typer.echo(f"{column.name:<24} {column.meaning} [{column.unit}, over {column.over}]")
         return
     check_outputs(out, plot, data, model)
-    if by not in names and not (repeated and by in _repeated_names()):
+    if not repeated and by in [column.name for column in REPEATED_COLUMNS]:
+        raise ValueError(f"--by {by} is scored on repeated random tokens; leave out --no-repeated")
+    names = ["strength", *(column.name for column in COLUMNS + REPEATED_COLUMNS)]
+    if by not in names:
         raise ValueError(f"--by {by!r} is not a statistic; there are {', '.join(names)}")
 
     subject = open_model(model, device, unknown)
@@ -128,9 +131,3 @@ def heads(
     for line in role_lines(judged, most=None if len(judged) <= _LISTED else _PER_ROLE):
         typer.echo(line)
     tell_outputs(out, plot, "statistics")
-
-
-def _repeated_names() -> list[str]:
-    from headwise.heads.repeated import REPEATED_COLUMNS
-
-    return [column.name for column in REPEATED_COLUMNS]

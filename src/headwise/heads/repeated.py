@@ -8,7 +8,7 @@ Letters: B sequences, H heads, T tokens, s tokens of a period; i a query, j a ke
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from headwise.attention.request import WeightsOf
 from headwise.heads.seam import AttentionCall, observe
-from headwise.heads.statistics_columns import Column
+from headwise.heads.statistics_columns import EQUAL, Column
 from headwise.heads.weights import weights_of
 from headwise.hub.subject import Subject, require_subject
 
@@ -32,24 +32,28 @@ REPEATED_COLUMNS = (
         "on random tokens repeated once, the mass on the position before",
         "share",
         "queries but the first",
+        EQUAL,
     ),
     Column(
         "duplicate",
         "on random tokens repeated once, the mass on earlier copies of the query's own token",
         "share",
         _LATER,
+        EQUAL,
     ),
     Column(
         "induction",
         "on random tokens repeated once, the mass on what followed earlier copies of the query's own token",
         "share",
         _LATER,
+        EQUAL,
     ),
     Column(
         "prefix_matching",
         "the same on 25 random tokens four times over, summed over the earlier copies (Olsson et al. 2022)",
         "share",
         _LATER,
+        EQUAL,
     ),
     Column(
         "loss_drop",
@@ -118,7 +122,8 @@ def induction_scores(
 ) -> pd.DataFrame:
     """Return scores on repeated random tokens, one row per layer and head.
 
-    Columns: layer, head and those of `REPEATED_COLUMNS`. No token is put before the sequences. period: how
+    Columns: layer, head and those of `REPEATED_COLUMNS`, each with what equal weights on the visible keys
+    score (`…_uniform`). No token is put before the sequences. period: how
     many tokens are repeated once; default 50, or as many as the vocabulary and the model's length allow,
     which for prefix matching cut the period of 25 in the same way. Where they allow fewer than 3, scores are
     NaN: on so few tokens heads cannot be told apart.
@@ -139,20 +144,17 @@ def induction_scores(
     rows = []
     for layer in subject.layers:
         nothing = torch.full((layer.n_head,), math.nan)
-        found = scores.get(layer.index, RepeatedScores(nothing, nothing, nothing))
-        prefix = matching[layer.index].induction if layer.index in matching else nothing
+        unknown = (RepeatedScores(nothing, nothing, nothing),) * 2
+        found, prefix = (of.get(layer.index, unknown) for of in (scores, matching))
+        columns: dict[str, Tensor] = {}
+        for end, once_only, four_times in zip(("", "_uniform"), found, prefix, strict=True):
+            columns[f"repeated_previous{end}"] = once_only.previous
+            columns[f"duplicate{end}"] = once_only.duplicate
+            columns[f"induction{end}"] = once_only.induction
+            columns[f"prefix_matching{end}"] = four_times.induction
         for head in range(layer.n_head):
-            rows.append(
-                {
-                    "layer": layer.index,
-                    "head": head,
-                    "repeated_previous": float(found.previous[head]),
-                    "duplicate": float(found.duplicate[head]),
-                    "induction": float(found.induction[head]),
-                    "prefix_matching": float(prefix[head]),
-                    "loss_drop": drop,
-                }
-            )
+            numbers = {name: float(column[head]) for name, column in columns.items()}
+            rows.append({"layer": layer.index, "head": head} | numbers | {"loss_drop": drop})
     return pandas.DataFrame(rows)
 
 
@@ -165,15 +167,19 @@ def _fitting(subject: Subject, period: int, copies: int) -> int:
 @torch.no_grad()
 def _run(
     subject: Subject, period: int, copies: int, sequences: int, seed: int
-) -> tuple[dict[int, RepeatedScores], float]:
-    """Return the scores by layer, and by how many nats later copies are predicted better."""
+) -> tuple[dict[int, tuple[RepeatedScores, RepeatedScores]], float]:
+    """Return by layer the scores and those of equal weights, and how many nats later copies are easier by."""
     ids = repeated_tokens(subject, period, copies, sequences, seed)
-    scores: dict[int, RepeatedScores] = {}
+    scores: dict[int, tuple[RepeatedScores, RepeatedScores]] = {}
 
     def look(call: AttentionCall) -> None:
         if call.q.shape[2] == call.k.shape[2] and not (call.cross or call.layer.cross):
-            weights = weights_of(call, WeightsOf(heads=list(range(call.layer.n_head))))
-            scores[call.layer.index] = score_repeated(weights, period)
+            which = WeightsOf(heads=list(range(call.layer.n_head)))
+            equal = replace(call, q=torch.zeros_like(call.q), bias=None, sink=None)
+            scores[call.layer.index] = (
+                score_repeated(weights_of(call, which), period),
+                score_repeated(weights_of(equal, which), period),
+            )
 
     with observe(subject.model, look):
         logits = subject.run(subject.batch(ids.tolist()))

@@ -26,29 +26,29 @@ class Column:
     """What equal weights on all visible keys would score; None if there is no such column."""
 
 
-_EQUAL = "equal weights on the visible keys"
+EQUAL = "equal weights on the visible keys"
 
 ROW_COLUMNS = (
-    Column("self", "mass on the query's own position", "share", "queries that see it", _EQUAL),
-    Column("previous", "mass on the position before", "share", "queries that see it", _EQUAL),
-    Column("next", "mass on the position after", "share", "queries that see it", _EQUAL),
-    Column("first", "mass on the first real token", "share", "queries that see it", _EQUAL),
+    Column("self", "mass on the query's own position", "share", "queries that see it", EQUAL),
+    Column("previous", "mass on the position before", "share", "queries that see it", EQUAL),
+    Column("next", "mass on the position after", "share", "queries that see it", EQUAL),
+    Column("first", "mass on the first real token", "share", "queries that see it", EQUAL),
     Column(
-        "band", f"mass on keys at most {BAND} positions away", "share", "queries that see such a key", _EQUAL
+        "band", f"mass on keys at most {BAND} positions away", "share", "queries that see such a key", EQUAL
     ),
     Column(
-        "punctuation", "mass on punctuation tokens", "share", "queries that see a punctuation token", _EQUAL
+        "punctuation", "mass on punctuation tokens", "share", "queries that see a punctuation token", EQUAL
     ),
-    Column("special", "mass on special tokens", "share", "queries that see a special token", _EQUAL),
-    Column("entropy", "-sum_j A log A", "nats", "queries", _EQUAL),
+    Column("special", "mass on special tokens", "share", "queries that see a special token", EQUAL),
+    Column("entropy", "-sum_j A log A", "nats", "queries", EQUAL),
     Column("normalised_entropy", "entropy / log n", "share", "queries that see two keys or more"),
-    Column("confidence", "the largest weight", "share", "queries", _EQUAL),
+    Column("confidence", "the largest weight", "share", "queries", EQUAL),
     Column(
         "content_confidence",
         "the largest weight on a key that is neither the first real token nor special",
         "share",
         "queries that see such a key",
-        _EQUAL,
+        EQUAL,
     ),
     Column(
         "argmax_previous",
@@ -62,7 +62,7 @@ ROW_COLUMNS = (
         "share of queries",
         "queries that see it and another key",
     ),
-    Column("distance", "sum_j A |i - j|", "tokens", "queries", _EQUAL),
+    Column("distance", "sum_j A |i - j|", "tokens", "queries", EQUAL),
     Column("missing", "1 - sum_j A, what a learned sink takes", "share", "queries"),
     Column(
         "first_norm",
@@ -98,14 +98,14 @@ TEXT_COLUMNS = (
 
 RECEIVED_COLUMNS = (
     Column(
-        "received_max", "the largest share of a text's attention that one key gets", "share", "texts", _EQUAL
+        "received_max", "the largest share of a text's attention that one key gets", "share", "texts", EQUAL
     ),
     Column(
         "received_concentration",
         "sum over keys of the squared share of a text's attention: 1 if one key gets all of it",
         "share",
         "texts",
-        _EQUAL,
+        EQUAL,
     ),
 )
 """Averages over texts of what keys receive."""

@@ -97,17 +97,18 @@ class HeadStatistics:
 
     def describe(self) -> pd.DataFrame:
         """Say of each column of the table what it is, its unit and what it is averaged over."""
+        columns = self.columns
+        if self.repeated is not None:
+            from headwise.heads.repeated import REPEATED_COLUMNS
+
+            columns += REPEATED_COLUMNS
         rows = []
-        for column in self.columns:
+        for column in columns:
             rows.append((column.name, column.meaning, column.unit, column.over))
             if column.uniform is not None:
                 rows.append(
                     (f"{column.name}_uniform", f"what {column.uniform} would score", column.unit, column.over)
                 )
-        if self.repeated is not None:
-            from headwise.heads.repeated import REPEATED_COLUMNS
-
-            rows += [(c.name, c.meaning, c.unit, c.over) for c in REPEATED_COLUMNS]
         return self._frame(
             [dict(zip(("column", "meaning", "unit", "averaged_over"), row, strict=True)) for row in rows]
         )
