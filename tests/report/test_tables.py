@@ -54,6 +54,13 @@ def test_files_hold_the_numbers_in_full(tmp_path: Path) -> None:
     assert [row["머리"] for row in read] == [pytest.approx(1 / 3, abs=1e-15), None]
 
 
+def test_parquet_gives_the_table_back_exactly(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    table = pd.DataFrame({"head": [0, 1], "머리": [1 / 3, math.nan], "role": ["first token", "귀납"]})
+    save_table(table, tmp_path / "a.parquet")
+    pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "a.parquet"), table)
+
+
 def test_parquet_says_what_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "pyarrow" else found(name))

@@ -50,7 +50,10 @@ def check_table_file(path: Path) -> None:
         raise ValueError(f"cannot write {path.name!r}: the name must end in {', '.join(TABLE_SUFFIXES)}")
     check_place(path)
     if path.suffix == ".parquet" and importlib.util.find_spec("pyarrow") is None:
-        raise ValueError("writing .parquet needs the package pyarrow; install it, or write .csv or .json")
+        raise ValueError(
+            "writing .parquet needs the package pyarrow; pip install 'headwise[parquet]', "
+            "or write .csv or .json"
+        )
 
 
 def save_table(table: pd.DataFrame, path: Path | str) -> None:
