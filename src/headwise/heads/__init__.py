@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from headwise.heads.statistics_collector import statistics as statistics
     from headwise.heads.statistics_result import HeadMap as HeadMap
     from headwise.heads.statistics_result import HeadStatistics as HeadStatistics
+    from headwise.heads.two_texts import pair_statistics as pair_statistics
 
 __getattr__, __all__ = lazy_exports(
     __name__,
@@ -28,6 +29,7 @@ __getattr__, __all__ = lazy_exports(
         "headwise.heads.comparing": ["compare"],
         "headwise.heads.gate_gradients": ["importance"],
         "headwise.heads.likeness": ["similarity"],
+        "headwise.heads.two_texts": ["pair_statistics"],
         "headwise.heads.repeated": ["induction_scores"],
         "headwise.heads.role_rules": ["roles"],
         "headwise.heads.seam": ["AttentionCall", "observe"],

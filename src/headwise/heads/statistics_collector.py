@@ -125,6 +125,21 @@ def check_every(every: int) -> None:
         raise ValueError(f"every must be at least 1, which looks at all queries, got {every}")
 
 
+def check_batch_tokens(batch_tokens: int) -> None:
+    """Raise ValueError unless texts can be read side by side up to so many tokens."""
+    if batch_tokens < 1:
+        raise ValueError(f"batch_tokens must be at least 1, got {batch_tokens}")
+
+
+def check_no_nan(output: Tensor, batch: TokenBatch, name: str) -> None:
+    """Raise ValueError if what a model gives on a batch (B, T, ·) holds NaN at a real token."""
+    if bool(output.amax(dim=-1)[batch.real].isnan().any()):
+        raise ValueError(
+            f"{name} gives NaN on the texts, so nothing can be said of its heads: its weights are damaged, "
+            "or too large for their dtype"
+        )
+
+
 def statistics(
     subject: Subject,
     texts: Sequence[str | Sequence[int]],
@@ -154,8 +169,7 @@ def statistics(
     """
     ids = encode_all(subject, texts)
     mapped = check_heads([layer.n_head for layer in subject.layers], maps, "maps")
-    if batch_tokens < 1:
-        raise ValueError(f"batch_tokens must be at least 1, got {batch_tokens}")
+    check_batch_tokens(batch_tokens)
     shard = this_shard()
     if shard.world > 1 and (mapped or curves):
         raise ValueError("maps and curves are kept in one process; ask for them without torch.distributed")
@@ -182,11 +196,7 @@ def statistics(
 
         with torch.no_grad(), observe(subject.model, look):
             output = subject.run(batch)
-        if bool(output.amax(dim=-1)[batch.real].isnan().any()):
-            raise ValueError(
-                f"{subject.name} gives NaN on the texts, so nothing can be said of its heads: its "
-                "weights are damaged, or too large for their dtype"
-            )
+        check_no_nan(output, batch, subject.name)
         if progress is not None:
             progress(start + len(group), len(ids))
     result = collector.result()

@@ -37,9 +37,9 @@ class PretrainedSubject(Subject):
             )
         if "decoder_input_ids" in inspect.signature(model.forward).parameters:
             raise ValueError(
-                f"{kind} reads two texts, so it cannot be run on one; study its encoder with "
-                "Subject.of(model.get_encoder(), tokenizer), or both parts with heads.observe(model) while "
-                "you run it yourself"
+                f"{kind} reads two texts, so it cannot be run on one; in Python, look at all of it with "
+                "heads.pair_statistics(model, tokenizer, [(source, target)]), or study its encoder with "
+                "Subject.of(model.get_encoder(), tokenizer)"
             )
         self.model = model
         self.pretrained = model
