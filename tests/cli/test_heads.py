@@ -131,6 +131,7 @@ def test_columns_are_explained(headwise: Callable, models) -> None:  # type: ign
         (["heads", "{a}", "--data", "{data}", "-o", "{a}/config.json"], "is a part of the model"),
         (["ablate", "{a}", "--data", "{data}", "-o", "{a}/tokenizer.json"], "is a part of the model"),
         (["compare-heads", "{a}", "{b}", "--text", "abc", "-o", "{b}/config.json"], "is a part of the model"),
+        (["compare-heads", "{a}", "{b}", "--text", "a"], "one token each"),
         (["heads", "{a}", "--texts", "0", "--data", "{data}"], "texts must be at least 1"),
         (["heads", "{a}", "--length", "1", "--data", "{data}"], "length must be at least 2"),
         (["heads", "{a}", "-o", "t.txt", "--data", "{data}"], "must end in .csv, .json, .parquet"),
@@ -190,6 +191,13 @@ def test_ablate_on_one_text_has_no_interval(headwise: Callable, models) -> None:
     )
     assert all(row["low"] is None for row in found["heads"])
     assert found["agreement"] is None
+
+
+def test_few_queries_are_said_to_be_few(headwise: Callable, models, data: Path) -> None:  # type: ignore[no-untyped-def]
+    out = headwise("heads", models[0], "--text", "나는").out
+    assert "on 1 text of 2 tokens in all" in out
+    assert "note: roles rest on what 2 queries look at" in out
+    assert "note:" not in headwise("heads", models[0], "--data", data, "--quiet").out
 
 
 def test_ablate_goes_on_from_its_folder_and_refuses_another_sweep(  # type: ignore[no-untyped-def]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -15,6 +16,7 @@ from headwise.attention import Mask, attention
 from headwise.heads import AttentionCall, compare, observe, similarity
 from headwise.heads.map_distance import map_distances
 from headwise.hub.subject import OwnSubject
+from headwise.report.head_tables import change_lines
 
 Make = Callable[..., OwnSubject]
 
@@ -186,6 +188,25 @@ def test_models_of_different_heads(make_own: Make, texts: list[str]) -> None:
     assert table["map_distance"].isna().tolist() == [False, False, True, True] * 3
     assert table["map_match"].isin([0, 1]).all()
     assert not table["output_match_likeness"].isna().any()
+
+
+def test_a_head_that_writes_the_same_everywhere_is_like_none(make_own: Make, texts: list[str]) -> None:
+    a, b = make_own(), make_own(seed=1)
+    with torch.no_grad():
+        a.layers[1].module.v_proj.weight[:8] = 0.0  # its bias stays
+    table = compare(a, b, texts, statistics=False)
+    table = table[(table["layer"] == 1) & (table["head"] == 0)]
+    row = table.iloc[0]
+    assert row[["output_likeness", "output_match", "output_match_likeness"]].isna().all()
+    assert not row[["map_distance", "map_match"]].isna().any()
+    assert change_lines(table, most=1)[3].endswith("–")
+
+
+def test_texts_of_one_token_cannot_be_compared(make_own: Make) -> None:
+    subject = make_own()
+    for call in (partial(compare, subject, subject), partial(similarity, subject)):
+        with pytest.raises(ValueError, match="one token each"):
+            call(["a", "d"])
 
 
 def test_models_that_cannot_be_compared(make_own: Make, texts: list[str]) -> None:

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import distributed as dist
 
-from headwise.heads import ablate, greedy, importance, similarity, statistics
+from headwise.heads import ablate, compare, greedy, importance, similarity, statistics
 from headwise.heads.sharding import Shard, gathered, processes_of_torchrun, this_shard
 from headwise.heads.silencing import How
 from headwise.heads.sweep import Sweep
@@ -56,7 +56,10 @@ def looked_at(every: int = 1) -> dict[str, list[list[float]]]:
 
 def results(folder: Path | None = None) -> dict[str, Any]:
     """Return what this process finds out about a small model."""
-    subject = small()
+    subject, other = small(), small()
+    with torch.no_grad():
+        for parameter in other.model.parameters():
+            parameter.mul_(1.2)
     return {
         "zero": ablated("zero", folder),
         "mean": ablated("mean"),
@@ -65,6 +68,7 @@ def results(folder: Path | None = None) -> dict[str, Any]:
         "greedy": greedy(subject, TEXTS, budget=2, tokens=40).to_numpy().tolist(),
         "statistics": looked_at(),
         "statistics of every third": looked_at(every=3),
+        "compared": compare(subject, other, TEXTS, tokens=40).fillna(-1).to_numpy().tolist(),
         "similarity": similarity(subject, TEXTS, tokens=40).fillna(-1).to_numpy().tolist(),
     }
 
@@ -103,7 +107,8 @@ def test_two_processes_equal_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert first == second
     for name in ("zero", "mean", "resample", "importance", "greedy"):
         assert first[name] == alone[name], name
-    assert torch.allclose(torch.tensor(first["similarity"]), torch.tensor(alone["similarity"]), atol=1e-12)
+    for name in ("similarity", "compared"):
+        assert torch.allclose(torch.tensor(first[name]), torch.tensor(alone[name]), atol=1e-12)
     for name in ("statistics", "statistics of every third"):
         assert first[name]["counts"] == alone[name]["counts"]  # each text is looked at once
         numbers = [torch.tensor(each[name]["numbers"], dtype=torch.float64) for each in (first, alone)]

@@ -20,6 +20,7 @@ from headwise.cli.subjects import (
     Text,
     Texts,
     check_outputs,
+    counted,
     open_model,
     progress_of,
     read_texts,
@@ -139,7 +140,7 @@ def ablate(
         return
     base = found.baseline["all"]
     typer.echo(
-        f"{subject.name}: {len(table)} heads, {how} ablation on {len(chosen)} texts"
+        f"{subject.name}: {len(table)} heads, {how} ablation on {counted(chosen, 'text')}"
         + (f"; loss with all heads {base:.4f} nats per token" if measure == "loss" else "")
     )
     typer.echo(former + "\n" if (former := former_line(table, model)) else "")

@@ -17,6 +17,7 @@ from headwise.cli.subjects import (
     Text,
     Texts,
     check_outputs,
+    counted,
     open_model,
     progress_of,
     read_texts,
@@ -47,15 +48,19 @@ def compare_heads(
     """Compare two models head by head: what each head looks at, and what it adds.
 
     Both read the same texts. They must make the same tokens of them and have equally many layers, as two
-    checkpoints of one model do.
+    checkpoints of one model do. Run it under `torchrun` to share the texts out among processes.
     """
     check_outputs(out, plot, data, a, b)
     from headwise import heads
 
     first, second = (open_model(each, device, unknown) for each in (a, b))
     chosen = read_texts(first, a, text, data, texts, length)
-    with progress_of("comparing", quiet) as progress:
+    from headwise.heads.sharding import processes_of_torchrun
+
+    with processes_of_torchrun() as shard, progress_of("comparing", quiet or shard.rank > 0) as progress:
         table = heads.compare(first, second, chosen, statistics=statistics, on_progress=progress)
+    if shard.rank > 0:
+        return
 
     from headwise.report.head_grid import head_grid, print_grid
     from headwise.report.head_tables import change_lines
@@ -72,7 +77,7 @@ def compare_heads(
         }
         print_json(result)
         return
-    typer.echo(f"{first.name} and {second.name}: {len(table)} heads on {len(chosen)} texts\n")
+    typer.echo(f"{first.name} and {second.name}: {len(table)} heads on {counted(chosen, 'text')}\n")
     print_grid(grid)
     for line in change_lines(table, most=_LISTED):
         typer.echo(line)

@@ -18,6 +18,7 @@ from headwise.cli.subjects import (
     Text,
     Texts,
     check_outputs,
+    counted,
     open_model,
     progress_of,
     read_texts,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 _LISTED = 48  # heads up to which all are listed
 _PER_ROLE = 5
+_FEW = 100  # queries, on fewer of which many heads have a role by accident
 
 
 def heads(
@@ -121,8 +123,8 @@ def heads(
         return
     looked = "" if every == 1 else f"; {queries:,} queries looked at, one in {every}"
     typer.echo(
-        f"{subject.name}: {len(table)} heads in {len(subject.layers)} layers, on {len(chosen)} texts of "
-        f"{tokens:,} tokens in all{looked}"
+        f"{subject.name}: {len(table)} heads in {len(subject.layers)} layers, on "
+        f"{counted(chosen, 'text')} of {tokens:,} tokens in all{looked}"
     )
     typer.echo(former + "\n" if (former := former_line(whole, model)) else "")
     print_grid(grid)
@@ -130,4 +132,6 @@ def heads(
 
     for line in role_lines(judged, most=None if len(judged) <= _LISTED else _PER_ROLE):
         typer.echo(line)
+    if queries < _FEW:
+        typer.echo(f"note: roles rest on what {queries} queries look at; give more text to be sure of them")
     tell_outputs(out, plot, "statistics")

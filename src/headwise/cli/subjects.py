@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sized
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -179,6 +179,11 @@ def check_spared(out: Path, data: str | None, *models: str) -> None:
     for model in models:
         if Path(model).is_dir() and out.parent.samefile(model) and _OF_A_MODEL.fullmatch(out.name):
             raise ValueError(f"--out {out} is a part of the model {model}; give another name")
+
+
+def counted(things: Sized, name: str) -> str:
+    """Return how many things there are, in words."""
+    return f"{len(things):,} {name}{'s' * (len(things) != 1)}"
 
 
 @contextmanager

@@ -52,7 +52,8 @@ def compare(
     change_…: with statistics, each of `heads.statistics` of this head in b less that in a.
 
     What is said of the same head is NaN where b has no head of that number, matches are where b has no head
-    left in the layer. Formulas: see `similarity`.
+    left in the layer, likeness of outputs is where one of the two is the same for all tokens.
+    Formulas: see `similarity`.
     texts, tokens, on_progress: as for `ablate`.
 
     Raises ValueError for models that read the texts as different tokens, of different numbers of layers, or
@@ -76,7 +77,7 @@ def compare(
             continue
         maps, outputs, correlation = (alike[by][couple] for by in _BYS)
         for head in range(layer.n_head):
-            nearest, likest = int(maps[head].argmax()), int(outputs[head].nan_to_num(-1).argmax())
+            nearest, likest = _best(maps[head]), _best(outputs[head])
             rows.append(
                 {
                     "layer": layer.index,
@@ -84,10 +85,10 @@ def compare(
                     "map_distance": 1 - _same(maps, head),
                     "output_likeness": _same(outputs, head),
                     "output_correlation": _same(correlation, head),
-                    "map_match": nearest,
-                    "map_match_distance": 1 - float(maps[head, nearest]),
-                    "output_match": likest,
-                    "output_match_likeness": float(outputs[head, likest]),
+                    "map_match": nearest[0],
+                    "map_match_distance": 1 - nearest[1],
+                    "output_match": likest[0],
+                    "output_match_likeness": likest[1],
                 }
             )
     table = DataFrame(rows)
@@ -102,6 +103,13 @@ def _changes(a: Subject, b: Subject, documents: Sequence[Document]) -> DataFrame
     before, after = (statistics(subject, ids).table.set_index(names) for subject in (a, b))
     plain = [name for name in before.columns if not name.endswith("_uniform")]
     return (after[plain] - before[plain]).add_prefix("change_").reset_index()
+
+
+def _best(alike: Tensor) -> tuple[float, float]:
+    """Return the head that is likest, and how like, NaN for both where none can be compared."""
+    best = int(alike.nan_to_num(-1).argmax())
+    found = float(alike[best])
+    return (math.nan if math.isnan(found) else best), found
 
 
 def _same(alike: Tensor, head: int) -> float:

@@ -56,7 +56,7 @@ def similarity(
     Returns a symmetric matrix, rows and columns named by (layer, head); NaN for a head that adds nothing.
     Under `torchrun` sums are added up in another order, so that the last digits of float64 may differ.
 
-    Raises ValueError for texts that do not fit and an unknown `by`.
+    Raises ValueError for texts that do not fit or have one token each, and an unknown `by`.
     """
     from pandas import DataFrame, MultiIndex
 
@@ -99,7 +99,14 @@ class Likeness:
     tokens: int
 
     def measure(self, on_progress: OnProgress | None = None) -> dict[By, dict[tuple[int, int], Tensor]]:
-        """Return how alike the heads are, (n, m), by each measure and couple of layers."""
+        """Return how alike the heads are, (n, m), by each measure and couple of layers.
+
+        Raises ValueError for texts of one token each, on which all heads do the same.
+        """
+        if all(len(document.ids) < 2 for document in self.documents):
+            raise ValueError(
+                "the texts have one token each, on which heads cannot be told apart; give longer ones"
+            )
         shard, shares = this_shard(), batches_of(self.documents, self.tokens)
         mine = [unit for unit in range(len(shares)) if shard.takes(unit)]
         sums = _Sums()

@@ -94,15 +94,17 @@ def change_lines(table: pd.DataFrame, *, most: int) -> list[str]:
 
 
 def _change(row: Mapping[Any, Any]) -> list[str]:
-    gone = math.isnan(row["map_distance"])
+    gone, matched = math.isnan(row["map_distance"]), not math.isnan(row["map_match"])
     return [
         f"  layer {row['layer']} head {row['head']}",
         "no such head" if gone else f"{row['map_distance']:.3f}",
         "–" if gone else f"{row['output_likeness']:.3f}",
         _match(row["map_match"], f"{row['map_match_distance']:.3f} away"),
-        _match(row["output_match"], f"{row['output_match_likeness']:.3f}"),
+        _match(
+            row["output_match"], f"{row['output_match_likeness']:.3f}", "–" if matched else "no head left"
+        ),
     ]
 
 
-def _match(head: float, how: str) -> str:
-    return "no head left" if math.isnan(head) else f"head {int(head)} ({how})"
+def _match(head: float, how: str, nothing: str = "no head left") -> str:
+    return nothing if math.isnan(head) else f"head {int(head)} ({how})"
