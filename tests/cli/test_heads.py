@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from headwise.heads import ablate, compare, importance, roles, statistics
+from headwise.heads.silencing import How
 from headwise.heads.texts import sample_texts
 from headwise.hub import open_subject
 from headwise.model import GPT, GPTConfig, save_model
@@ -154,11 +155,13 @@ def test_mistakes_end_in_one_line(  # type: ignore[no-untyped-def]
     assert done.out == ""
 
 
-def test_ablate_gives_the_librarys_own_numbers(headwise: Callable, models, data: Path) -> None:  # type: ignore[no-untyped-def]
-    found = last_json(headwise("ablate", models[0], "--data", data, "--how", "mean", "--quiet", "--json"))
+@pytest.mark.parametrize("how", ["zero", "mean", "resample"])
+def test_ablate_gives_the_librarys_own_numbers(headwise: Callable, models, data: Path, how: How) -> None:  # type: ignore[no-untyped-def]
+    arguments = "ablate", models[0], "--data", data, "--how", how, "--seed", "3", "--quiet", "--json"
+    found = last_json(headwise(*arguments))
     subject, texts = chosen(models[0])
-    measured = ablate(subject, texts, how="mean")
-    agreement = measured.agreement(importance(subject, texts))
+    measured = ablate(subject, texts, how=how, seed=3)
+    agreement = measured.agreement(importance(subject, texts, how=how, seed=3))  # of what was done
     assert [row["delta"] for row in found["heads"]] == pytest.approx(
         measured.table["delta"].tolist(), abs=1e-6
     )

@@ -110,7 +110,8 @@ def ablate(
         table = found.table
         agreement = None
         if importance is not False and measure == "loss":
-            gradients = heads.importance(subject, chosen)
+            with progress_of("gradients on texts", quiet or shard.rank > 0) as progress:
+                gradients = heads.importance(subject, chosen, how=how, seed=seed, on_progress=progress)
             table = table.merge(gradients, on=["layer", "head"])
             agreement = found.agreement(gradients)
         if shard.rank > 0:
@@ -151,7 +152,6 @@ def ablate(
         typer.echo(
             f"\nrank correlation with gradients: {agreement.importance:.2f} (importance against |delta|), "
             f"{agreement.predicted:.2f} (first-order prediction against delta)"
-            + ("" if how == "zero" else "; gradients are of silencing to zero")
         )
     for note in found.notes:
         typer.echo(f"note: {note}")
