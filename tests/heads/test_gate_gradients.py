@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 import torch.nn.functional as F
@@ -73,6 +75,16 @@ def test_prediction_is_the_slope_of_the_loss(make_own: Make, texts: list[str], h
     assert size > 1e-4
     assert difference < 0.05 * size
     assert measured.agreement(predicted).predicted > 0.95
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_the_callers_mode_does_not_matter(
+    make_own: Make, texts: list[str], mode: Callable[[], AbstractContextManager[None]]
+) -> None:
+    subject = make_own()
+    wanted = importance(subject, texts, how="mean")
+    with mode():
+        pd.testing.assert_frame_equal(importance(subject, texts, how="mean"), wanted)
 
 
 def test_agreement_needs_the_same_heads(make_own: Make, texts: list[str]) -> None:

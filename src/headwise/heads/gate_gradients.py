@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 
+@torch.inference_mode(mode=False)  # gradients are needed, whatever the caller's mode
 def importance(
     subject: Subject,
     texts: Sequence[Text],
