@@ -196,6 +196,16 @@ def test_ablate_on_one_text_has_no_interval(headwise: Callable, models) -> None:
     assert found["agreement"] is None
 
 
+def test_a_text_of_which_a_part_is_looked_at_is_told(headwise: Callable, models) -> None:  # type: ignore[no-untyped-def]
+    text = "나는 학교에 " * 2
+    whole = headwise("heads", models[0], "--text", text, "--length", len(text), "--texts", "1")
+    assert whole.err == ""
+    part = headwise("heads", models[0], "--text", text, "--length", "8", "--texts", "1")
+    assert part.err == (
+        f"note: --text has {len(text)} tokens, of which 8 are looked at; --length takes longer texts\n"
+    )
+
+
 def test_few_queries_are_said_to_be_few(headwise: Callable, models, data: Path) -> None:  # type: ignore[no-untyped-def]
     out = headwise("heads", models[0], "--text", "나는").out
     assert "on 1 text of 2 tokens in all" in out

@@ -129,11 +129,19 @@ def read_texts(
 ) -> list[list[int]]:
     """Return the token ids of the texts that a verb was given, for the model that `source` names.
 
+    Says on stderr if --text is longer than what is looked at.
+
     Raises ValueError for both kinds of text at once, and as `sample_texts` does.
     """
     from headwise.heads.texts import sample_texts
 
-    return sample_texts(subject, open_text(source, text, data), texts=texts, length=length)
+    found = sample_texts(subject, open_text(source, text, data), texts=texts, length=length)
+    looked, whole = sum(map(len, found)), 0 if text is None else len(subject.encode(text))
+    if looked < whole:
+        reads = subject.max_tokens
+        more = "" if reads is not None and length >= reads else "; --length takes longer texts"
+        typer.echo(f"note: --text has {whole:,} tokens, of which {looked:,} are looked at{more}", err=True)
+    return found
 
 
 def check_outputs(out: Path | None, plot: Path | None, data: str | None, *models: str) -> None:
