@@ -144,6 +144,8 @@ def dense(case: Case, sample: Sample = ALL) -> dict[str, Tensor]:
     whole = written.sum(1, keepdim=True)
     found["output_share"] = mean(written / whole.clamp(min=1e-300), rows & (whole > 0))
     found["norm"] = mean((A * f[:, :, None]).sum(-1), rows)
+    equal_weights = allowed / n.clamp(min=1)[..., None]
+    found["norm_uniform"] = mean((equal_weights * f[:, :, None]).sum(-1), rows)
     if not call.layer.cross:
         is_real = real[:, None, None, :]
         is_first = (j == real.int().argmax(-1)[:, None, None, None]) & is_real
@@ -156,10 +158,11 @@ def dense(case: Case, sample: Sample = ALL) -> dict[str, Tensor]:
         mass("special", is_special)
         mass("punctuation", punctuation[:, None, None, :] & is_real)
         own, sees = (j == i) & allowed, is_first & allowed
-        found["self_norm"] = mean((A * f[:, :, None] * own).sum(-1), rows & own.any(-1))
-        found["first_norm"] = mean((A * f[:, :, None] * sees).sum(-1), rows & sees.any(-1))
         has = is_special & allowed
-        found["special_norm"] = mean((A * f[:, :, None] * has).sum(-1), rows & has.any(-1))
+        for ending, weights in (("", A), ("_uniform", equal_weights)):
+            of_length = weights * f[:, :, None]
+            for name, which in (("self", own), ("first", sees), ("special", has)):
+                found[f"{name}_norm{ending}"] = mean((of_length * which).sum(-1), rows & which.any(-1))
         found["distance"] = mean((A * (i - j).abs()).sum(-1), rows)
         found["distance_uniform"] = mean((allowed * (i - j).abs()).sum(-1) / n.clamp(min=1), rows)
         content = allowed & ~apart
@@ -171,11 +174,13 @@ def dense(case: Case, sample: Sample = ALL) -> dict[str, Tensor]:
             mine = (A * there).amax(-1)
             others = torch.where(allowed & ~there, A, -1.0).amax(-1)
             found[name] = mean((mine > others).double(), rows & there.any(-1) & (n > 1))
-        to_first = torch.where(rows[..., None] & sees, A, 0.0).sum((2, 3))
         number = (rows[..., None] & sees).sum((2, 3))
-        received = to_first / number.clamp(min=1)
-        found["first_received"] = torch.where(number > 0, received, 0.0).sum(0) / (number > 0).sum(0)
-        found["sink"] = ((received > 0.3) & (number > 0)).double().sum(0) / (number > 0).sum(0)
+        for ending, weights in (("", A), ("_uniform", equal_weights)):
+            to_first = torch.where(rows[..., None] & sees, weights, 0.0).sum((2, 3))
+            received = to_first / number.clamp(min=1)
+            texts_with = (number > 0).sum(0)
+            found[f"first_received{ending}"] = torch.where(number > 0, received, 0.0).sum(0) / texts_with
+            found[f"sink{ending}"] = ((received > 0.3) & (number > 0)).double().sum(0) / texts_with
     else:
         unknown = "self previous next band first special punctuation self_norm first_norm special_norm"
         for name in (*unknown.split(), "distance", "content_confidence", "argmax_previous", "sink"):

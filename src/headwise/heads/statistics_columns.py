@@ -69,12 +69,17 @@ ROW_COLUMNS = (
         "A ‖f(x_j)‖ of the first real token; f(x) = v W_O of the head (Kobayashi et al. 2020)",
         "length",
         "queries that see it",
+        EQUAL,
     ),
-    Column("self_norm", "A ‖f(x_j)‖ of the query's own position", "length", "queries that see it"),
+    Column("self_norm", "A ‖f(x_j)‖ of the query's own position", "length", "queries that see it", EQUAL),
     Column(
-        "special_norm", "sum of A ‖f(x_j)‖ over special tokens", "length", "queries that see a special token"
+        "special_norm",
+        "sum of A ‖f(x_j)‖ over special tokens",
+        "length",
+        "queries that see a special token",
+        EQUAL,
     ),
-    Column("norm", "sum_j A ‖f(x_j)‖", "length", "queries"),
+    Column("norm", "sum_j A ‖f(x_j)‖", "length", "queries", EQUAL),
     Column("output_norm", "‖z W_O‖, the length of what the head writes", "length", "queries"),
     Column(
         "output_share",
@@ -86,12 +91,13 @@ ROW_COLUMNS = (
 """Averages over the queries of all texts."""
 
 TEXT_COLUMNS = (
-    Column("first_received", "mean mass on the first real token, per text", "share", "texts"),
+    Column("first_received", "mean mass on the first real token, per text", "share", "texts", EQUAL),
     Column(
         "sink",
         f"how often the mean mass on the first real token exceeds {SINK_SHARE} (Gu et al. 2025)",
         "share of texts",
         "texts",
+        EQUAL,
     ),
 )
 """Averages over texts."""

@@ -27,7 +27,7 @@ from headwise.heads.statistics_columns import (
 )
 from headwise.heads.streaming_rows import LOWEST, Marks, Rows
 from headwise.heads.streaming_threads import sweep_heads
-from headwise.heads.visibility import Visible
+from headwise.heads.visibility import Visible, sums_over_visible
 from headwise.hub.layers import AttentionLayer
 from headwise.hub.tokens import TokenBatch
 
@@ -228,8 +228,14 @@ class _Reducer:
         self.known = known
         self.key_norms = key_norms
         self.out_norms = out_norms
-        self.first_sums = torch.zeros(2, *request.q.shape[:2], dtype=torch.float64, device=request.q.device)
-        """Per text and head, the mass on the first real token, and how many queries see it."""
+        self.first_sums = torch.zeros(3, *request.q.shape[:2], dtype=torch.float64, device=request.q.device)
+        """Per text and head, mass on the first real token, that of equal weights, how many queries see it."""
+        self.all_norms, self.special_norms = None, None
+        if key_norms is not None:
+            self.all_norms = sums_over_visible(request, key_norms)
+            if known:
+                of_special = key_norms.masked_fill(~marks.special.unsqueeze(1), 0.0)
+                self.special_norms = sums_over_visible(request, of_special)
 
     def block(self, rows: Rows, seen: Visible, part: slice, tally: _Tally) -> None:
         """Add the statistics of these queries."""
@@ -255,8 +261,8 @@ class _Reducer:
             self._classes(rows, seen, part, tally, counts, weight, total)
         if self.marks.corner is not None:
             tally.add("distance", rows.distance[..., part] / total, counts, seen.distance[..., part] / keys)
-        if self.out_norms is not None:
-            tally.add("norm", rows.norm[..., part] / total, counts)
+        if self.out_norms is not None and self.all_norms is not None:
+            tally.add("norm", rows.norm[..., part] / total, counts, self.all_norms[..., part] / keys)
             norms = self.out_norms[..., part]
             tally.add("output_norm", norms, counts)
             layer = norms.sum(dim=1, keepdim=True)
@@ -279,7 +285,7 @@ class _Reducer:
         if self.key_norms is not None:
             lengths, inside = self._at_distance(self.key_norms, 0, part)
             seen = counts & (scores[0] > -math.inf) & inside
-            tally.add("self_norm", weight(scores[0]) * lengths, seen)
+            tally.add("self_norm", weight(scores[0]) * lengths, seen, lengths / keys)
 
     def _largest(
         self, rows: Rows, part: slice, tally: _Tally, counts: Tensor, weight: Weight, keys: Tensor
@@ -323,11 +329,14 @@ class _Reducer:
             "punctuation", rows.punctuation[..., part] / total, counts & (punctuation > 0), punctuation / keys
         )
         self.first_sums[0] += torch.where(sees_first, first, 0.0).sum(dim=2, dtype=torch.float64)
-        self.first_sums[1] += sees_first.sum(dim=2)
-        if self.key_norms is not None:
+        self.first_sums[1] += torch.where(sees_first, 1.0 / keys, 0.0).sum(dim=2)
+        self.first_sums[2] += sees_first.sum(dim=2)
+        if self.key_norms is not None and self.special_norms is not None:
             where = self.marks.first.clamp(min=0)[:, None, None].expand(-1, self.key_norms.shape[1], 1)
-            tally.add("first_norm", first * self.key_norms.gather(2, where), sees_first)
-            tally.add("special_norm", rows.special_norm[..., part] / total, counts & (special > 0))
+            length = self.key_norms.gather(2, where)
+            tally.add("first_norm", first * length, sees_first, length / keys)
+            equal = self.special_norms[..., part] / keys
+            tally.add("special_norm", rows.special_norm[..., part] / total, counts & (special > 0), equal)
 
     def _at_distance(self, t: Tensor, offset: int, part: slice) -> tuple[Tensor, Tensor]:
         """Return (B, …, S) at the keys this far from each query, (B, …, t), and where there is such a key."""
@@ -338,10 +347,11 @@ class _Reducer:
 
     def texts(self, tally: _Tally) -> None:
         """Add the averages per text."""
-        mass, number = self.first_sums
-        received = mass / number.clamp(min=1.0)
-        tally.add("first_received", received, number > 0)
-        tally.add("sink", (received > SINK_SHARE).to(received.dtype), number > 0)
+        number = self.first_sums[2]
+        received, equal = self.first_sums[:2] / number.clamp(min=1.0)
+        tally.add("first_received", received, number > 0, equal)
+        sink, equal_sink = ((share > SINK_SHARE).double() for share in (received, equal))
+        tally.add("sink", sink, number > 0, equal_sink)
 
 
 def _received(received: Tensor, uniform: Tensor, tally: _Tally) -> Tensor:

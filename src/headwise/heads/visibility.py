@@ -5,14 +5,17 @@ Letters: B batch, H query heads, T queries, S keys; t queries of a strip, s keys
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from headwise.attention.request import Request, sight_of
 from headwise.attention.tiles import Strip, length
-from headwise.heads.row_spans import RowSpans
+from headwise.heads.row_spans import RowSpans, row_spans
+
+_ROWS = 256  # rows of a table of who sees whom that are looked at together
 
 
 @dataclass(eq=False)
@@ -133,6 +136,37 @@ def count_spans(
     steps.scatter_add_(1, spans.start, share).scatter_add_(1, spans.stop, -share)
     seen = Visible(*(t.unsqueeze(1) for t in (number, *of_class.unbind(1), distance)))
     return seen, steps[:, :-1].cumsum(dim=1).unsqueeze(1)
+
+
+def sums_over_visible(request: Request, values: Tensor) -> Tensor:
+    """Return the sum of values (B, H, S) over the keys that each query sees, (B, H, T), in float64.
+
+    A NaN counts as 0: there may be some where no query looks.
+    """
+    values = values.double().nan_to_num(nan=0.0)
+    batch, heads, keys = values.shape
+    queries = request.region.rows
+    spans = row_spans(request.mask, request.region, values.device) if request.bias is None else None
+    if spans is not None:
+        spans = spans.expanded(batch, queries, keys)
+        ahead = F.pad(values.cumsum(dim=2), (1, 0))  # (B, H, S + 1)
+        ends = (end.unsqueeze(1).expand(-1, heads, -1) for end in (spans.start, spans.stop))
+        before, after = (ahead.gather(2, end) for end in ends)
+        return after - before
+    parts = []
+    for row in range(0, queries, _ROWS):
+        region = replace(request.region, row=request.region.row + row, rows=min(_ROWS, queries - row))
+        allowed = None if request.mask is None else request.mask.allowed(region, values.device)
+        bias = request.bias
+        if bias is not None and bias.shape[2] != 1:
+            bias = bias.narrow(2, row, region.rows)
+        sight = sight_of(allowed, bias, groups=request.k.shape[1], keys=keys)
+        if sight is None:
+            sums = values.sum(dim=2, keepdim=True)
+        else:
+            sums = (sight.allowed.double() @ values.unsqueeze(3)).squeeze(3)  # (B, H, t|1)
+        parts.append(sums.expand(-1, -1, region.rows))
+    return torch.cat(parts, dim=2)
 
 
 def _distances(query: Tensor, bounds: Tensor) -> Tensor:
