@@ -146,9 +146,11 @@ def test_uniform_head_scores_what_stands_beside_each_mass(
     close(head["previous"], sum(previous) / (n - 1))
 
 
+@each_kind
+@each_padding
 @pytest.mark.parametrize("causal", [True, False])
-def test_block_local_head(causal: bool) -> None:
-    head = table_of(*planted(16, causal=causal)).loc["block"]
+def test_block_local_head(causal: bool, padding: str, groups: int, dtype: torch.dtype) -> None:
+    head = table_of(*planted(16, causal=causal, padding=padding, groups=groups, dtype=dtype)).loc["block"]
     sizes = [1, 2, 3, 4] if causal else [4] * 4
     close(head["entropy"], sum(map(math.log, sizes)) / 4)
     close(head["confidence"], sum(1 / size for size in sizes) / 4)
@@ -166,10 +168,13 @@ def test_single_token(causal: bool) -> None:
         assert table[name].isna().all(), name
 
 
-@pytest.mark.parametrize("groups", [8, 2, 1])
+@each_kind
+@pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("copies", [2, 4])
-def test_duplicate_and_induction_heads_score_one_however_many_copies(groups: int, copies: int) -> None:
-    call, _ = planted(PERIOD * copies, causal=True, groups=groups)
+def test_duplicate_and_induction_heads_score_one_however_many_copies(
+    copies: int, causal: bool, groups: int, dtype: torch.dtype
+) -> None:
+    call, _ = planted(PERIOD * copies, causal=causal, groups=groups, dtype=dtype)
     found = score_repeated(weights_of(call, WeightsOf(heads=list(range(8)))), PERIOD)
     names = list(HEADS)
     close(found.duplicate[names.index("duplicate")].item(), 1.0)
