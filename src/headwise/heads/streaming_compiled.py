@@ -21,7 +21,7 @@ from headwise.heads.visibility import count_spans
 WORTH_COMPILING = 2**22
 """Scores of a call from which on the kernel is compiled; fewer are soon done without."""
 _WORTH_A_THREAD = 2**18
-_STRIP = 2**18  # scores of a strip, to stay in a second-level cache of 2 MiB
+_STRIP = 2**17  # scores of a strip, to stay in the second-level cache with their keys
 _LEAST_ROWS, _MOST_ROWS = 32, 128  # multiples of 8
 
 _NUMBERS = (
