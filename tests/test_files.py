@@ -43,12 +43,15 @@ def test_files_follow_the_users_umask(tmp_path: Path) -> None:
     before = os.umask(0o027)
     try:
         write_json(tmp_path / "a.json", {"한": 1})
-        with replacing_folder(tmp_path / "d"):
-            pass
+        with replacing_folder(tmp_path / "d") as temporary:
+            (temporary / "sub").mkdir(mode=0o700)
+            (temporary / "sub" / "private").touch(mode=0o600)  # as safetensors makes its files
     finally:
         os.umask(before)
     assert (tmp_path / "a.json").stat().st_mode & 0o777 == 0o640
     assert (tmp_path / "d").stat().st_mode & 0o777 == 0o750
+    assert (tmp_path / "d" / "sub").stat().st_mode & 0o777 == 0o750
+    assert (tmp_path / "d" / "sub" / "private").stat().st_mode & 0o777 == 0o640
     assert (tmp_path / "a.json").read_text("utf-8") == '{\n  "한": 1\n}\n'
 
 

@@ -56,8 +56,7 @@ def replacing(path: Path) -> Iterator[Path]:
     temporary = Path(name)
     try:
         yield temporary
-        # mkstemp makes private files; what a user keeps should follow their umask.
-        temporary.chmod(0o666 & ~_umask())
+        _open_to_others(temporary)
         _flush(temporary)
         temporary.replace(path)
         _flush(path.parent)
@@ -70,14 +69,15 @@ def replacing(path: Path) -> Iterator[Path]:
 def replacing_folder(path: Path) -> Iterator[Path]:
     """Yield a temporary folder beside `path`; on success flush its files and rename it to `path`.
 
-    A folder already at `path` is removed only after the new one is complete.
+    A folder already at `path` is removed only after the new one is complete. What is in it can be read by
+    whom the umask lets read, whoever wrote it.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent))
     try:
         yield temporary
-        temporary.chmod(0o777 & ~_umask())
-        for item in sorted(temporary.rglob("*")):
+        for item in (temporary, *sorted(temporary.rglob("*"))):
+            _open_to_others(item)
             if item.is_file():
                 _flush(item)
         _flush(temporary)
@@ -101,7 +101,11 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, ensure_ascii=False, indent=2) + "\n")
 
 
-def _umask() -> int:
-    mask = os.umask(0o022)
+def _open_to_others(path: Path) -> None:
+    """Give a file or folder the rights that it would have if it had been made under its own name.
+
+    tempfile and safetensors make private ones; what a user keeps should follow their umask.
+    """
+    mask = os.umask(0o022)  # it can only be asked for by setting it
     os.umask(mask)
-    return mask
+    path.chmod((0o777 if path.is_dir() else 0o666) & ~mask)

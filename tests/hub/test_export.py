@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -159,6 +160,17 @@ def test_what_is_there_is_not_overwritten(make: Make, tokenizer: Tokenizer, tmp_
     with pytest.raises(FileExistsError, match="is there already"):
         export(tmp_path / "out", make(), tokenizer)
     assert (tmp_path / "out" / "mine.txt").read_text() == "mine"
+
+
+def test_what_is_written_can_be_read_by_others(make: Make, tokenizer: Tokenizer, tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        export(tmp_path / "out", make(), tokenizer)
+    finally:
+        os.umask(before)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "out").iterdir()}
+    assert "model.safetensors" in modes
+    assert set(modes.values()) == {0o644}
 
 
 def test_a_write_that_breaks_off_leaves_nothing(
