@@ -156,6 +156,22 @@ def test_curves_and_a_second_model(headwise: Callable, book: Path, llama: Path, 
     assert "KV cache, all layers" in told
 
 
+def test_each_of_two_models_in_its_own_type(headwise: Callable, book: Path, llama: Path) -> None:
+    values = json.loads(headwise("cost", book, "--against", llama, "--json").out)
+    assert (values["dtype"], values["against"]["dtype"]) == ("fp32", "bf16")
+    weights, parameters = (values["against"][name] for name in ("weights_bytes", "parameters"))
+    assert weights["before"] == 4 * parameters["before"]
+    assert weights["after"] == 2 * parameters["after"]
+    lines = headwise("cost", book, "--against", llama).out.splitlines()
+    assert [line.partition("K=8  ")[2] for line in lines[:1]] == ["fp32  (cache: fp32)"]
+    assert lines[1].endswith("bf16  (cache: bf16)")
+    assert lines[2] == "B=1  T=16"
+    same = headwise("cost", book, "--against", llama, "--dtype", "fp16").out.splitlines()
+    assert same[2] == "B=1  T=16  fp16  (cache: fp16)"
+    alike = [json.loads(headwise("cost", *NUMBERS[:6], "--against", m, "--json").out) for m in (book, llama)]
+    assert [a["dtype"] for a in alike] == ["fp32", "bf16"]  # sizes have no type of their own
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

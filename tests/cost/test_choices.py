@@ -102,6 +102,9 @@ def test_only_like_is_compared_with_like() -> None:
     sizes = from_sizes(64, 8)
     with pytest.raises(ValueError, match=r"these differ in batch \(1 and 2\), length \(5 and 6\)"):
         compare(estimate(sizes, Workload(1, 5)), estimate(sizes, Workload(2, 6)))
+    whole, half = (estimate(sizes, Workload(dtype=dtype)) for dtype in ("fp32", "bf16"))
+    changes = {change.cost: change.ratio for change in compare(whole, half)}
+    assert (changes["parameters"], changes["weights_bytes"], changes["kv_cache_bytes"]) == (1, 0.5, 0.5)
 
 
 def test_the_curves_have_the_shapes_they_are_drawn_to_show() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from headwise.cost import Workload, from_hf_config, read_architecture
 from headwise.cost.cache import kv_cache_bytes
@@ -116,6 +117,21 @@ def test_our_model_folder(preset: str, tmp_path: Path) -> None:
     architecture, dtype = read_architecture(tmp_path / "book")
     assert (architecture.name, dtype) == ("book", "fp32")
     assert parameters_by_part(architecture) == model.parameters_by_part()
+
+
+def test_the_type_is_that_of_the_weights_beside_the_config(tmp_path: Path, published: Published) -> None:
+    tokenizer = Tokenizer.train("char", ["나는 학교에 버스로 갔다"])
+    model = GPT(GPTConfig(d_model=32, n_layer=1, vocab_size=tokenizer.vocab_size))
+    save_model(tmp_path, model.to(torch.bfloat16), tokenizer)
+    assert read_architecture(tmp_path)[1] == "bf16"
+    (tmp_path / "config.json").write_text(json.dumps(published["tinyllama"] | {"dtype": None}), "utf-8")
+    assert read_architecture(tmp_path)[1] == "bf16"
+    (tmp_path / "config.json").rename(tmp_path / "other.json")  # which may be of other weights
+    assert read_architecture(tmp_path / "other.json")[1] is None
+    (tmp_path / "model.safetensors").write_bytes(b"no")
+    (tmp_path / "other.json").rename(tmp_path / "config.json")
+    with pytest.raises(ValueError, match="are damaged"):
+        read_architecture(tmp_path)
 
 
 def test_a_hugging_face_folder_and_its_file(tmp_path: Path, published: Published) -> None:

@@ -98,7 +98,8 @@ def cost(
         str | None, typer.Option(help="Say which context and batch fit this much, for example 24GiB.")
     ] = None,
     against: Annotated[
-        Path | None, typer.Option(help="Another model: print the costs of both, side by side.")
+        Path | None,
+        typer.Option(help="Another model: print the costs of both, each in its own dtype, side by side."),
     ] = None,
     plot: Annotated[
         Path | None, typer.Option(help="Draw costs over heads and length to this .png or .svg file.")
@@ -127,7 +128,9 @@ def cost(
     if advise != (cache_budget is not None):
         raise ValueError("--advise and --cache-budget belong together: --advise --cache-budget 1GiB")
 
-    from headwise.cost import Workload
+    from dataclasses import replace
+
+    from headwise.cost import Workload, read_architecture
 
     sizes = {
         "d_model": d_model,
@@ -145,10 +148,11 @@ def cost(
         "positions": positions,
     }
     architecture, own_dtype = _architecture(model, sizes, needed=not advise, verify=verify)
+    compared, other_dtype = (None, None) if against is None else read_architecture(against)
     workload = Workload(
         batch=batch,
         length=_usual_length(architecture) if length is None else length,
-        dtype=dtype or own_dtype or "fp16",
+        dtype=dtype or own_dtype or other_dtype or "fp16",
         state_dtype=state_dtype,
         cache_dtype=cache_dtype,
         cache_scales=cache_scales,
@@ -157,7 +161,10 @@ def cost(
     result: dict[str, Any] = {}
     lines: list[str] = []
     if architecture is not None:
-        _costs(architecture, workload, memory, against, result, lines)
+        other = None
+        if compared is not None:
+            other = compared, replace(workload, dtype=dtype or other_dtype or workload.dtype)
+        _costs(architecture, workload, memory, other, result, lines)
     if advise:
         wide = architecture.d_model if architecture else d_model
         layers = architecture.n_layer if architecture else n_layer or 1
@@ -236,13 +243,13 @@ def _costs(
     architecture: Architecture,
     workload: Workload,
     memory: str | None,
-    against: Path | None,
+    against: tuple[Architecture, Workload] | None,
     result: dict[str, Any],
     lines: list[str],
 ) -> None:
     from dataclasses import asdict
 
-    from headwise.cost import compare, estimate, fits, read_architecture
+    from headwise.cost import compare, estimate, fits
     from headwise.cost.numbers import read_bytes
     from headwise.report.cost_tables import change_lines, cost_lines, fit_lines
 
@@ -251,10 +258,10 @@ def _costs(
     if against is None:
         lines.extend(cost_lines(architecture, costs))
     else:
-        compared = read_architecture(against)[0]
-        other = estimate(compared, workload)
-        result["against"] = {"name": other.name} | {c.cost: c.to_json() for c in compare(costs, other)}
-        lines.extend(change_lines((architecture, costs), (compared, other)))
+        other = estimate(*against)
+        changes = {change.cost: change.to_json() for change in compare(costs, other)}
+        result["against"] = {"name": other.name, "dtype": other.workload.dtype} | changes
+        lines.extend(change_lines((architecture, costs), (against[0], other)))
     if memory is not None:
         found = fits(architecture, workload, read_bytes("--memory", memory))
         result["fits"] = [asdict(fit) for fit in found]

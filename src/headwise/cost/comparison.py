@@ -47,19 +47,21 @@ class Change:
 
 
 def compare(before: Cost, after: Cost) -> list[Change]:
-    """Return the costs that two models share, before and after. It says nothing of speed, which is measured.
+    """Return the costs that two models share, before and after, each in its own type of numbers.
+
+    It says nothing of speed, which is measured.
 
     Raises:
-        ValueError: the two were asked for different batches, lengths or types.
+        ValueError: the two were asked for different batches or lengths.
     """
-    if before.workload != after.workload:
-        unlike = ", ".join(_unlike(before, after))
-        raise ValueError(f"costs can be compared under one workload only; these differ in {unlike}")
+    unlike = ", ".join(_unlike(before, after))
+    if unlike:
+        raise ValueError(f"costs can be compared for the same tokens only; these differ in {unlike}")
     return [Change(row, getattr(before, row), getattr(after, row)) for row in ROWS]
 
 
 def _unlike(before: Cost, after: Cost) -> Iterator[str]:
-    for name, value in vars(before.workload).items():
-        other = getattr(after.workload, name)
+    for name in ("batch", "length", "cache_block"):
+        value, other = getattr(before.workload, name), getattr(after.workload, name)
         if value != other:
             yield f"{name} ({value} and {other})"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from headwise.cost import Architecture, Candidate, Check, Cost, Fit, compare
+from headwise.cost import Architecture, Candidate, Check, Cost, Fit, Workload, compare
 from headwise.cost.advice import BAND_REASON
 from headwise.cost.numbers import say_bytes
 from headwise.report.tables import aligned
@@ -64,16 +64,22 @@ def cost_lines(architecture: Architecture, cost: Cost) -> Iterator[str]:
 
 
 def _heading(models: Sequence[tuple[Architecture, Cost]]) -> Iterator[str]:
-    """Which models, and what they are asked to do, which is the same for all."""
-    for architecture, cost in models:
-        yield f"{cost.name}: {_sizes(architecture)}"
+    """Which models, and what they are asked to do, which is the same for all but for the types of numbers."""
+    numbers = [_numbers(cost.workload) for _, cost in models]
+    alike = len(set(numbers)) == 1
+    for (architecture, cost), own in zip(models, numbers, strict=True):
+        yield f"{cost.name}: {_sizes(architecture)}" + ("" if alike else f"  {own}")
     w = models[0][1].workload
-    cached = w.cached + ("" if w.scales == "none" else f", a scale per {w.scales}")
-    yield f"B={w.batch}  T={w.length}  {w.dtype}  (cache: {cached})"
+    yield f"B={w.batch}  T={w.length}" + (f"  {numbers[0]}" if alike else "")
     for architecture, cost in models:
         if architecture.context is not None and w.length > architecture.context:
             who = "the model" if len(models) == 1 else cost.name
             yield f"Note: {who} was made for at most {architecture.context:,} tokens."
+
+
+def _numbers(workload: Workload) -> str:
+    scales = "" if workload.scales == "none" else f", a scale per {workload.scales}"
+    return f"{workload.dtype}  (cache: {workload.cached}{scales})"
 
 
 def fit_lines(fits: Sequence[Fit], cost: Cost) -> Iterator[str]:
