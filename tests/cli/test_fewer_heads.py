@@ -14,7 +14,7 @@ from headwise.compress.rows import losses
 from headwise.hub import open_subject
 from headwise.hub.dtypes import in_dtype
 from headwise.hub.export import save_transformers, tokenizer_of
-from headwise.hub.origin import head_numbers
+from headwise.hub.origin import head_numbers, origin_of, teacher_of, write_origin
 from headwise.hub.surgery import head_counts
 from headwise.model import GPT, GPTConfig, load_model, save_model
 from headwise.text import Tokenizer
@@ -268,6 +268,29 @@ def test_export_and_import_come_back_to_the_same_model(
         logits = [subject.run(subject.batch([ids])) for subject in (ours, stock, again)]
     torch.testing.assert_close(logits[1], logits[0], atol=1e-4, rtol=0)
     torch.testing.assert_close(logits[2], logits[0], atol=1e-5, rtol=0)
+
+
+def test_export_and_import_keep_the_parent_and_the_numbers_of_heads(
+    headwise: Callable, model: Path, data: Path, tmp_path: Path
+) -> None:
+    slim, there, back = tmp_path / "slim", tmp_path / "sub" / "there", tmp_path / "back"
+    taken = headwise("prune", model, "--heads", "0.1,0.2,1.0,1.3", "--data", data, *NUMBERS, "-o", slim, "-q")
+    assert taken.code == 0, taken.err
+    assert headwise("export", slim, "-o", there).code == 0
+    assert headwise("import", there, "-o", back).code == 0
+    for folder in (there, back):
+        assert head_numbers(folder) == {0: [0, 3], 1: [1, 2]}
+        assert Path(str(origin_of(folder))).resolve() == model.resolve()
+    write_origin(slim, "a/name", learned_from="../gone")
+    headwise("export", slim, "-o", tmp_path / "sub" / "named")
+    assert (origin_of(tmp_path / "sub" / "named"), teacher_of(tmp_path / "sub" / "named")) == (
+        "a/name",
+        str(tmp_path / "gone"),
+    )
+    (slim / "made_from.json").write_text("{}")
+    done = headwise("export", slim, "-o", tmp_path / "no")
+    assert "made_from.json is damaged" in done.err
+    assert not (tmp_path / "no").exists()
 
 
 @pytest.mark.parametrize("by", ["ablation", "greedy", "random"])

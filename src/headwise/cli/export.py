@@ -12,7 +12,8 @@ def export(model: Model, out: NewFolder) -> None:
     """Write a model of headwise as a folder that stock transformers and vLLM load.
 
     It becomes a LlamaForCausalLM, or a GPT2LMHeadModel where it is built like one, with its tokenizer. A
-    model that no stock class can hold is refused, with the reasons.
+    model that no stock class can hold is refused, with the reasons. A model made of another keeps the
+    way there, and the numbers that its heads had.
     """
     from headwise.files import check_new_folder
 
@@ -21,8 +22,11 @@ def export(model: Model, out: NewFolder) -> None:
 
     from headwise.hub.dtypes import in_dtype, stored_dtype
     from headwise.hub.export import export as write
+    from headwise.hub.origin import carry_origin, origin_of
     from headwise.model import load_model
 
+    origin_of(model)  # which may be damaged: said before anything is written
     gpt, tokenizer = load_model(model)
     write(out, in_dtype(gpt, stored_dtype(model) or torch.float32), tokenizer)
+    carry_origin(model, out)
     typer.echo(f"wrote {out}; load it with transformers.AutoModelForCausalLM.from_pretrained({str(out)!r})")

@@ -34,11 +34,25 @@ def write_origin(
     write_json(folder / FILE, told)
 
 
+def carry_origin(source: Path, folder: Path) -> None:
+    """Keep in a folder what another says of the same model, if it says anything; raises as `origin_of`."""
+    told = _read(source)
+    if told is None:
+        return
+    for name in ("parent", "learned_from"):
+        kept = told[name]
+        if kept is not None and ((source / kept).exists() or _is_folder(kept)):
+            told[name] = _between(folder, source / kept)
+    write_json(folder / FILE, {name: value for name, value in told.items() if value is not None})
+
+
 def _way(folder: Path, source: str) -> str:
     """Return the way from a folder to another, or the name of a model as it is."""
     there = Path(source)
-    if not there.exists():
-        return source
+    return _between(folder, there) if there.exists() else source
+
+
+def _between(folder: Path, there: Path) -> str:
     try:
         return Path(os.path.relpath(there.resolve(), folder.resolve())).as_posix()
     except ValueError:  # on another drive of Windows
