@@ -293,6 +293,26 @@ def test_export_and_import_keep_the_parent_and_the_numbers_of_heads(
     assert not (tmp_path / "no").exists()
 
 
+@pytest.mark.parametrize("heads", ["0.1,1.0", "0.1,0.2"])
+@torch.no_grad()
+def test_export_fills_up_heads_that_no_stock_class_holds(
+    headwise: Callable, model: Path, data: Path, tmp_path: Path, heads: str
+) -> None:
+    slim, there = tmp_path / "slim", tmp_path / "there"
+    assert headwise("prune", model, "--heads", heads, "--data", data, *NUMBERS, "-o", slim).code == 0
+    done = headwise("export", slim, "-o", there)
+    assert "note: stock classes hold one number of heads" in done.out
+    assert "filled up to 4 query heads and 4 key/value heads" in done.out
+    ours, stock = (open_subject(folder) for folder in (slim, there))
+    ids = ours.encode("나는 abc")
+    logits = [subject.run(subject.batch([ids])) for subject in (ours, stock)]
+    torch.testing.assert_close(logits[1], logits[0], atol=1e-4, rtol=0)
+    assert head_numbers(there) is None
+    assert Path(str(origin_of(there))).resolve() == model.resolve()
+    slimmer = headwise("prune", there, "--heads", "0.0,1.0", "--data", data, *NUMBERS, "-o", tmp_path / "hf")
+    assert "note: stock classes hold" in slimmer.out, slimmer.err
+
+
 @pytest.mark.parametrize("by", ["ablation", "greedy", "random"])
 def test_prune_takes_heads_out_in_rounds_and_lets_the_model_learn(
     headwise: Callable, model: Path, data: Path, tmp_path: Path, by: str

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from headwise.compress import group, level, prune
 from headwise.hub.export import save_transformers
-from headwise.hub.surgery import head_counts, layer_handles
+from headwise.hub.surgery import head_counts, is_level, layer_handles
 
 Make = Callable[..., nn.Module]
 Gap = Callable[[nn.Module, nn.Module], float]
@@ -72,6 +72,23 @@ def test_layers_that_differ_are_not_written_before_they_are_levelled(
     save_transformers(tmp_path / "out", level(made))
     loaded = load(tmp_path / "out")
     assert head_counts(loaded) == [(4, 4), (4, 4)]
+    assert gap(loaded, made) < 1e-5
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_number_of_heads_that_does_not_divide_the_width_is_filled_up_for_llama(
+    kind: str, make_hf: Make, tmp_path: Path, gap: Gap
+) -> None:
+    shape = {"num_attention_heads": 6, "head_dim": 4, "num_key_value_heads": 6}
+    made = prune(make_hf(kind, **shape), [(0, 1), (1, 3)]).model
+    assert is_level(made) == (kind != "Llama")
+    if kind == "Llama":
+        with pytest.raises(ValueError, match=r"width 24 holds only .* divide it, and this has 5.*level"):
+            save_transformers(tmp_path / "out", made)
+        assert not (tmp_path / "out").exists()
+    save_transformers(tmp_path / "out", level(made))
+    loaded = load(tmp_path / "out")
+    assert head_counts(loaded) == [(6, 6) if kind == "Llama" else (5, 5)] * 2
     assert gap(loaded, made) < 1e-5
 
 

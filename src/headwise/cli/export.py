@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import typer
 
+from headwise.cli.folders import levelled
 from headwise.cli.options import Model
 from headwise.cli.subjects import NewFolder
 
@@ -23,10 +26,13 @@ def export(model: Model, out: NewFolder) -> None:
     from headwise.hub.dtypes import in_dtype, stored_dtype
     from headwise.hub.export import export as write
     from headwise.hub.origin import carry_origin, origin_of
-    from headwise.model import load_model
+    from headwise.model import GPT, load_model
 
     origin_of(model)  # which may be damaged: said before anything is written
     gpt, tokenizer = load_model(model)
-    write(out, in_dtype(gpt, stored_dtype(model) or torch.float32), tokenizer)
-    carry_origin(model, out)
+    alike, notes = levelled(in_dtype(gpt, stored_dtype(model) or torch.float32))
+    write(out, cast(GPT, alike), tokenizer)
+    carry_origin(model, out, renumbered=bool(notes))
+    for note in notes:
+        typer.echo(f"note: {note}")
     typer.echo(f"wrote {out}; load it with transformers.AutoModelForCausalLM.from_pretrained({str(out)!r})")

@@ -23,12 +23,10 @@ def write_like(
     removed: the heads that it no longer has. The folder keeps what the model was made of, and the numbers
     that its heads had there.
     """
-    from headwise.compress import level
     from headwise.hub.dtypes import in_dtype
     from headwise.hub.export import save_transformers
     from headwise.hub.origin import write_origin
     from headwise.hub.subject import OwnSubject
-    from headwise.hub.surgery import head_counts
     from headwise.model import GPT, save_model
 
     check_new_folder(folder)
@@ -37,18 +35,29 @@ def write_like(
         save_model(folder, model, subject.tokenizer)
         write_origin(folder, subject.name, _left(subject, removed))
         return []
-    notes = []
-    heads = _left(subject, removed)
-    if len(set(head_counts(model))) > 1:
-        model, heads = level(model), None  # which repeats heads
-        counts = head_counts(model)[0]
-        notes.append(
-            f"stock classes hold one number of heads for all layers, so heads were repeated to {counts[1]} "
-            "key/value heads in each: it computes the same, but its cache is that large"
-        )
+    model, notes = levelled(model)
     save_transformers(folder, model, subject.tokenizer)
-    write_origin(folder, subject.name, heads)
+    write_origin(folder, subject.name, None if notes else _left(subject, removed))
     return notes
+
+
+def levelled(model: nn.Module) -> tuple[nn.Module, list[str]]:
+    """Return a model with numbers of heads that stock classes hold, and what is to be told if it had others.
+
+    Then its heads are numbered as never before.
+    """
+    from headwise.compress import level
+    from headwise.hub.surgery import head_counts, is_level
+
+    if is_level(model):
+        return model, []
+    made = level(model)
+    h, g = head_counts(made)[0]
+    return made, [
+        "stock classes hold one number of heads for all layers, and Llama's only one that divides the width, "
+        f"so each layer was filled up to {h} query heads and {g} key/value heads with repeated ones and ones "
+        "that give zero: it computes the same, but its cache is that large"
+    ]
 
 
 def _left(subject: Subject, removed: Collection[tuple[int, int]]) -> dict[int, list[int]] | None:

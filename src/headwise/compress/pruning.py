@@ -17,7 +17,9 @@ from torch import Tensor, nn
 from headwise.heads.head_ids import HeadId, check_heads, head_names
 from headwise.hub.surgery import (
     LayerHandle,
+    divided_width,
     head_counts,
+    is_level,
     layer_handles,
     read_weights,
     settle,
@@ -137,16 +139,18 @@ def share_of_layer(parts: Sequence[Sequence[object]], count: int) -> int:
 
 
 def level(model: nn.Module) -> nn.Module:
-    """Return a copy of a model whose layers have equal numbers of heads and which computes the same.
+    """Return a copy of a model that computes the same, with numbers of heads that a stock class holds.
 
-    Key/value heads are repeated, and heads that give zero added, as few as will do: what stock classes of
-    transformers need that hold one number for all layers. The cache grows accordingly.
+    Key/value heads are repeated, and heads that give zero added, as few as will do: stock classes of
+    transformers hold one number for all layers, and Llama's one that divides its width. The cache grows
+    accordingly.
     """
     made = copy.deepcopy(model)
     counts = [pair for pair in head_counts(made) if pair[0]]
-    if len(set(counts)) == 1:
+    if is_level(made) or not counts:
         return made
-    heads = max(h for h, _ in counts)
+    most, width = max(h for h, _ in counts), divided_width(made)
+    heads = next((n for n in range(most, width + 1) if width % n == 0), most)
     groups = next(n for n in range(1, heads + 1) if heads % n == 0 and _all_fit(counts, heads, n))
     for handle in layer_handles(made):
         _pad(handle, heads, groups)

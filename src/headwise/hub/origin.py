@@ -34,11 +34,16 @@ def write_origin(
     write_json(folder / FILE, told)
 
 
-def carry_origin(source: Path, folder: Path) -> None:
-    """Keep in a folder what another says of the same model, if it says anything; raises as `origin_of`."""
+def carry_origin(source: Path, folder: Path, *, renumbered: bool = False) -> None:
+    """Keep in a folder what another says of the same model, if it says anything; raises as `origin_of`.
+
+    renumbered: its heads have other numbers now, so that theirs are left out.
+    """
     told = _read(source)
     if told is None:
         return
+    if renumbered:
+        told["heads"] = None
     for name in ("parent", "learned_from"):
         kept = told[name]
         if kept is not None and ((source / kept).exists() or _is_folder(kept)):

@@ -83,8 +83,15 @@ def family_of(config: GPTConfig) -> Family:
         problems.append("residual=false")
     if config.output_projection != "learned":
         problems.append("output_projection=identity")
-    if config.layer_heads is not None:
+    if config.layer_heads is not None and (0, 0) in config.layer_heads:
+        problems.append("a layer without any heads")
+    elif config.layer_heads is not None:
         problems.append("layers with different numbers of heads (compress.level makes them equal)")
+    elif family == "llama" and config.d_model % config.n_head:
+        problems.append(
+            f"{config.n_head} heads, which do not divide the width {config.d_model} (compress.level adds "
+            "heads that give zero)"
+        )
     if family == "gpt2" and config.kv_heads != config.n_head:
         problems.append(
             f"{config.kv_heads} key/value heads for {config.n_head} query heads together with learned "

@@ -329,8 +329,26 @@ def settle(model: nn.Module) -> None:
         config.head_dim = handle.d_head  # no longer hidden_size / num_attention_heads
 
 
+def divided_width(model: nn.Module) -> int:
+    """Return what the query heads of a layer have to divide for a stock class to hold them, 0 for anything.
+
+    LlamaConfig wants them to divide the width, though its heads may have a width of their own.
+    """
+    if isinstance(model, GPT):
+        c = model.config
+        return c.d_model if (c.position, c.norm, c.mlp) == ("rotary", "rms", "swiglu") else 0
+    llama = any(type(module).__name__ == "LlamaAttention" for module in model.modules())
+    return int(cast(Any, model.config).hidden_size) if llama else 0
+
+
+def is_level(model: nn.Module) -> bool:
+    """Return whether a stock class holds the numbers of heads that the layers of a model have."""
+    counts = set(head_counts(model))
+    return len(counts) < 2 and all(h and divided_width(model) % h == 0 for h, _ in counts)
+
+
 def check_uniform(model: nn.Module) -> None:
-    """Raise ValueError unless all layers of a transformers model have as many heads as its config says."""
+    """Raise ValueError unless the class of a transformers model holds the numbers of heads of its layers."""
     attentions = [module for module in model.modules() if type(module).__name__ in CONVENTIONS]
     counts = [
         (m.q_proj.out_features // m.head_dim, m.k_proj.out_features // m.head_dim)
@@ -341,6 +359,12 @@ def check_uniform(model: nn.Module) -> None:
             f"the layers of this {type(model).__name__} have different numbers of heads (query/key-value: "
             f"{', '.join(f'{h}/{g}' for h, g in counts)}), which no class of transformers can hold; "
             "make them equal with compress.level, or keep the model as headwise's own folder"
+        )
+    width = divided_width(model)
+    if counts and width % counts[0][0]:
+        raise ValueError(
+            f"a {type(model).__name__} of width {width} holds only numbers of heads that divide it, and this "
+            f"has {counts[0][0]}; compress.level adds heads that give zero"
         )
 
 
