@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -432,11 +434,12 @@ def test_weights_of_which_only_a_part_arrived_are_one_line(folder, size):
         {"hidden_act": "nope"},
         {"rope_parameters": 3},
         {"architectures": ["BertModel"]},
+        {"pad_token_id": 10**9},
     ],
 )
 def test_a_configuration_that_makes_no_model_is_one_line(folder, fields):
     change(folder, **fields)
-    with pytest.raises(ValueError, match="cannot be read|describes a model of") as caught:
+    with pytest.raises(ValueError, match="cannot be read|describes a model of|must be at least") as caught:
         open_subject(folder)
     assert "\n" not in str(caught.value)
 
@@ -449,8 +452,38 @@ def test_a_configuration_without_sizes_builds_nothing_large(folder, kept, monkey
     path.write_text(json.dumps({name: config[name] for name in kept}), encoding="utf-8")
     monkeypatch.setattr(hf.PreTrainedModel, "from_pretrained", lambda *_, **__: pytest.fail("built it"))
     for read in (open_subject, import_folder):
-        with pytest.raises(ValueError, match=r"describes a model of [\d,]+ numbers, but its weights are"):
+        with pytest.raises(ValueError, match=r"describes a model of .*[\d,]+ numbers, but its weights are"):
             read(folder)
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"num_hidden_layers": 10**30}, r"num_hidden_layers=1e\+30, and more than 100,000 makes no sense"),
+        ({"num_hidden_layers": 99_999}, "describes a model of more than"),
+        ({"num_hidden_layers": -1}, "num_hidden_layers=-1, which must be at least 0"),
+        ({"hidden_size": 0}, "hidden_size=0, which must be at least 1"),
+        ({"num_attention_heads": -4}, "cannot be read|num_attention_heads=-4"),
+        ({"vocab_size": 10**12}, "describes a model of more than"),
+        ({"num_labels": 10**12}, "num_labels=1,000,000,000,000, and more than"),
+        ({"text_config": {"num_local_experts": 10**9}}, "num_local_experts=1,000,000,000, and more than"),
+        ({"pad_token_id": 10**30}, r"pad_token_id=1e\+30, and more than"),
+        ({"attention_dropout": math.nan}, "attention_dropout is not a number"),
+        ({"architectures": -1}, "architectures=-1, which should list"),
+        ({"architectures": {"a": 1}}, "which should list"),
+        ({"architectures": [1]}, "which should list"),
+    ],
+)
+@pytest.mark.parametrize("weights", ["whole", "damaged"])
+def test_absurd_numbers_of_a_configuration_are_refused_at_once(folder, fields, says, weights):
+    change(folder, **fields)
+    if weights == "damaged":
+        (folder / "model.safetensors").write_bytes(b"no" * 100)
+    start = time.perf_counter()
+    with pytest.raises(ValueError, match=says if weights == "whole" else f"{says}|damaged") as caught:
+        open_subject(folder)
+    assert "\n" not in str(caught.value)
+    assert time.perf_counter() - start < 5
 
 
 def test_nothing_but_our_own_words_is_printed(tmp_path, capfd):

@@ -12,6 +12,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from headwise import __version__
+from headwise.memory import short_of_memory
 
 # Each verb is the module headwise.cli.<verb> with a function of the same name (see module_name). The summary
 # stands here so that `headwise --help` imports none of them (torch alone takes over a second).
@@ -91,14 +92,6 @@ def _headwise(
     """Train multi-head attention, see what every head does, know what it costs."""
 
 
-def _short_of_memory(error: Exception) -> bool:
-    """Whether Python, NumPy or torch (whose CPU has no error of its own for it) ran out of memory."""
-    told = str(error)
-    return isinstance(error, MemoryError) or (
-        isinstance(error, RuntimeError) and ("can't allocate memory" in told or "out of memory" in told)
-    )
-
-
 def main() -> None:
     """Run the command line. User mistakes print one line to stderr and exit with 2. A reader that has had
     enough (`headwise … | head`) ends it silently with 1, which is typer's doing.
@@ -108,7 +101,7 @@ def main() -> None:
     try:
         app()
     except Exception as error:
-        short = _short_of_memory(error)
+        short = short_of_memory(error)
         mistake = short or isinstance(error, ValueError | TypeError | OSError)
         if not mistake or os.environ.get("HEADWISE_DEBUG"):
             raise

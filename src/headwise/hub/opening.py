@@ -6,7 +6,6 @@ What is in Hugging Face's cache is taken from there; the network is asked only f
 from __future__ import annotations
 
 import json
-import math
 import socket
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -16,11 +15,14 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import torch
+from safetensors import SafetensorError
 
+from headwise.hub.configs import SENSELESS, refuse_endless, refuse_other_size, refuse_sizes, stored_numbers
 from headwise.hub.dtypes import stored_dtype
 from headwise.hub.library import transformers
 from headwise.hub.pretrained import PretrainedSubject
 from headwise.hub.subject import Subject
+from headwise.memory import short_of_memory
 
 _TOKENIZER_FILES = (
     "tokenizer.json",
@@ -56,8 +58,10 @@ def load_pretrained(
     config = _config(library, source)
     _refuse_quantised(config, source)
     kind = _model_class(library, config, source, bare)
-    _refuse_other_size(kind, config, source)
-    try:
+    with _reading_weights(source):
+        stored = stored_numbers(Path(source))
+    refuse_other_size(kind, config, source, stored)
+    with _reading_weights(source):
         model, loaded = _nearest(
             source,
             lambda **where: kind.from_pretrained(
@@ -69,16 +73,6 @@ def load_pretrained(
                 **where,
             ),
         )
-    except OSError as error:
-        raise ValueError(
-            f"{source} has no weights in safetensors files that can be read ({_line(error)}); other formats "
-            "run code when they are read, so convert them first"
-        ) from error
-    except Exception as error:  # the libraries raise whatever a damaged file makes them stumble over
-        raise ValueError(
-            f"the weights of {source} cannot be read as config.json describes them ({_line(error)}); a file "
-            "is damaged or only half there, or they are not of the same model: fetch it again"
-        ) from error
     missing = sorted(name for name in loaded["missing_keys"] if "pooler" not in name)
     if missing:
         raise ValueError(
@@ -87,6 +81,25 @@ def load_pretrained(
         )
     own = config.dtype or stored_dtype(Path(source)) or model.dtype
     return model.eval(), own
+
+
+@contextmanager
+def _reading_weights(source: str) -> Iterator[None]:
+    """Say in our words what reading weights comes to."""
+    try:
+        yield
+    except OSError as error:
+        raise ValueError(
+            f"{source} has no weights in safetensors files that can be read ({_line(error)}); other formats "
+            "run code when they are read, so convert them first"
+        ) from error
+    except (SafetensorError, *SENSELESS) as error:
+        if short_of_memory(error):
+            raise
+        raise ValueError(
+            f"the weights of {source} cannot be read as config.json describes them ({_line(error)}); a file "
+            "is damaged or only half there, or they are not of the same model: fetch it again"
+        ) from error
 
 
 def _nearest(source: str, load: Callable[..., T]) -> T:
@@ -116,17 +129,27 @@ def _online() -> bool:
 
 
 def _config(library: Any, source: str) -> Any:
+    values = _asked(source, lambda **where: library.PreTrainedConfig.get_config_dict(source, **where)[0])
+    refuse_endless(values, source)
+    config = _asked(
+        source, lambda **where: library.AutoConfig.from_pretrained(source, trust_remote_code=False, **where)
+    )
+    refuse_sizes(config, source)
+    return config
+
+
+def _asked(source: str, load: Callable[..., T]) -> T:
+    """Load a config, or what it is made of; raises as `open_subject`."""
+    from huggingface_hub.errors import StrictDataclassError
+
     try:
-        return _nearest(
-            source,
-            lambda **where: library.AutoConfig.from_pretrained(source, trust_remote_code=False, **where),
-        )
+        return _nearest(source, load)
     except OSError as error:
         raise FileNotFoundError(
             f"there is no folder {source}, and no model of that name could be had from Hugging Face "
             f"({_line(error)}); check the name and the connection"
         ) from error
-    except Exception as error:  # of many kinds, such as that of a field of the wrong type
+    except (StrictDataclassError, *SENSELESS) as error:
         if "remote_code" in str(error) or "auto_map" in _raw_config(source):
             raise ValueError(
                 f"{source} needs code from its repository, which headwise does not run; load it yourself "
@@ -150,48 +173,6 @@ def _refuse_quantised(config: Any, source: str) -> None:
         f"{source} holds weights quantised with {method}, in which no head has a W_O that could be read; "
         "open the original model, or load it yourself and look at its attention with heads.observe(model)"
     )
-
-
-def _refuse_other_size(kind: Any, config: Any, source: str) -> None:
-    """Raise ValueError where a folder's config describes a far larger model than its weights are of.
-
-    Fields that a config lacks become those of the largest models, which would fill the memory with noise.
-    """
-    stored = _stored_numbers(Path(source))
-    if stored is None:
-        return
-    try:
-        with torch.device("meta"):
-            model = kind(config) if hasattr(kind, "forward") else kind.from_config(config)
-    except _SENSELESS:  # said in better words when the weights are read
-        return
-    described = sum(parameter.numel() for parameter in model.parameters())
-    if described > 2 * stored:
-        raise ValueError(
-            f"config.json of {source} describes a model of {described:,} numbers, but its weights are "
-            f"{stored:,}; it lacks sizes, such as the number of layers, or is of another model: fetch it "
-            "again"
-        )
-
-
-_SENSELESS = (ArithmeticError, AttributeError, ImportError, LookupError, RuntimeError, TypeError, ValueError)
-"""What building a model comes to where its config says what makes no sense: no heads (a division by 0), sizes
-below 0, an activation that is not there, text for a number, a library that is not installed."""
-
-
-def _stored_numbers(folder: Path) -> int | None:
-    """Return how many numbers a folder's safetensors files hold, None where that cannot be read."""
-    from safetensors import SafetensorError, safe_open
-
-    files = sorted(folder.glob("*.safetensors"))
-    total = 0
-    try:
-        for file in files:
-            with safe_open(file, "pt") as tensors:
-                total += sum(math.prod(tensors.get_slice(name).get_shape()) for name in tensors.keys())  # noqa: SIM118
-    except (OSError, SafetensorError):
-        return None
-    return total if files else None
 
 
 def _model_class(library: Any, config: Any, source: str, bare: str) -> Any:
@@ -218,7 +199,7 @@ def _tokenizer(library: Any, source: str) -> Any:
             source,
             lambda **where: library.AutoTokenizer.from_pretrained(source, trust_remote_code=False, **where),
         )
-    except Exception as error:  # of many kinds, as the files have many
+    except Exception as error:  # which is what `tokenizers` itself raises for a damaged file, no subclass
         raise ValueError(f"the tokenizer of {source} cannot be read ({_line(error)}); {advice}") from error
 
 
