@@ -36,6 +36,8 @@ def test_a_missing_field_is_named(missing: str, published: Published) -> None:
         ),
         ({"hidden_size": -1}, "at least 1, got -1"),
         ({"num_hidden_layers": 2.5}, "got 2.5"),
+        ({"num_hidden_layers": 10**30}, "num_hidden_layers in the llama config must be at most 10,000, got"),
+        ({"num_hidden_layers": 10**6}, "at most 10,000, got 1,000,000"),
         ({"num_attention_heads": True}, "got True"),
         ({"num_key_value_heads": 5}, "n_head=32 query heads cannot share n_kv_head=5"),
         ({"num_attention_heads": 30, "num_key_value_heads": 30}, "cannot be divided among n_head=30"),

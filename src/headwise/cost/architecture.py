@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from headwise.attention.counts import counts_that_fit
-from headwise.cost.numbers import whole
+from headwise.cost.numbers import MOST_LAYERS, whole
 
 Norm = Literal["none", "rms", "layer"]
 
@@ -165,10 +165,11 @@ def from_sizes(
 
     Raises:
         TypeError: a size that is not a whole number.
-        ValueError: a size below 1, heads that do not divide, or lists of another length than `n_layer`.
+        ValueError: a size below 1, more than 10,000 layers, heads that do not divide, or lists of another
+            length than `n_layer`.
     """
     whole("d_model", d_model)
-    whole("n_layer", n_layer, least=0)
+    whole("n_layer", n_layer, least=0, most=MOST_LAYERS)
     whole("vocab_size", vocab_size, least=0)
     whole("positions", positions, least=0)
     for what, size in (("d_head", d_head), ("d_ff", d_ff), ("window", window), ("context", context)):

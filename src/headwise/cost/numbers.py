@@ -13,15 +13,21 @@ FLOATS = ("fp64", "fp32", "bf16", "fp16")
 UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
 
-def whole(name: str, value: Any, *, least: int = 1) -> int:
-    """Return `value` if it is a whole number of at least `least`.
+MOST_LAYERS = 10_000
+"""Far more than any model has; layers are counted one by one, which would have no end for absurd numbers."""
 
-    Raises TypeError for anything but an int, ValueError for a smaller one; both name the argument.
+
+def whole(name: str, value: Any, *, least: int = 1, most: int | None = None) -> int:
+    """Return `value` if it is a whole number of at least `least`, and at most `most`.
+
+    Raises TypeError for anything but an int, ValueError for one outside; both name the argument.
     """
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} must be a whole number, got {value!r}")
     if value < least:
         raise ValueError(f"{name} must be at least {least}, got {value}")
+    if most is not None and value > most:
+        raise ValueError(f"{name} must be at most {most:,}, got {value:,}")
     return value
 
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import safe_open
-from torch import nn
-from torch.nn.modules.module import register_module_parameter_registration_hook
+
+from headwise.model.limits import TooLargeError, building_at_most
 
 SENSELESS = (
     ArithmeticError,
@@ -81,10 +79,6 @@ def refuse_sizes(config: Any, source: str) -> None:
             )
 
 
-class _TooLarge(Exception):
-    """A model that is being built has more numbers than any that its weights could be of."""
-
-
 def refuse_other_size(kind: Any, config: Any, source: str, stored: int | None) -> None:
     """Raise ValueError where a config describes a far larger model than of the numbers that are stored.
 
@@ -93,11 +87,11 @@ def refuse_other_size(kind: Any, config: Any, source: str, stored: int | None) -
     if stored is None:
         return
     try:
-        with torch.device("meta"), _at_most(10 * stored):  # tied embeddings are made several times at first
+        with building_at_most(10 * stored):  # tied embeddings are made several times at first
             model = kind(config) if hasattr(kind, "forward") else kind.from_config(config)
         described = sum(parameter.numel() for parameter in model.parameters())
         told = f"{described:,}"
-    except _TooLarge:
+    except TooLargeError:
         described, told = 10 * stored + 1, f"more than {10 * stored:,}"
     except SENSELESS:  # said in better words when the weights are read
         return
@@ -107,24 +101,6 @@ def refuse_other_size(kind: Any, config: Any, source: str, stored: int | None) -
             f"{stored:,}; it lacks sizes, such as the number of layers, or is of another model: fetch it "
             "again"
         )
-
-
-@contextmanager
-def _at_most(most: int) -> Iterator[None]:
-    """Raise _TooLarge as soon as parameters with more numbers than this are built: layers have no end."""
-    total = 0
-
-    def count(_module: nn.Module, _name: str, parameter: nn.Parameter | None) -> None:
-        nonlocal total
-        total += 0 if parameter is None else parameter.numel()
-        if total > most:
-            raise _TooLarge
-
-    handle = register_module_parameter_registration_hook(count)
-    try:
-        yield
-    finally:
-        handle.remove()
 
 
 def stored_numbers(folder: Path) -> int | None:

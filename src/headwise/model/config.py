@@ -21,7 +21,7 @@ class ModelSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
     block_size: int = Field(64, ge=1, description="Longest context, in tokens.")
-    n_layer: int = Field(4, ge=0, description="Number of layers; 0 leaves a bigram model.")
+    n_layer: int = Field(4, ge=0, le=10_000, description="Number of layers; 0 leaves a bigram model.")
     n_head: int = Field(4, ge=1, description="Number of query heads in each layer.")
     n_kv_head: int | None = Field(
         None, ge=1, description="Number of key/value heads (GQA; 1 is MQA). Default: as many as query heads."

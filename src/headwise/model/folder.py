@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from headwise.files import replacing, write_json
 from headwise.model.config import GPTConfig
 from headwise.model.gpt import GPT
+from headwise.model.limits import TooLargeError, building_at_most
 from headwise.text import Tokenizer
 
 FORMAT = "headwise-gpt"
@@ -57,8 +58,11 @@ def load_model(folder: Path | str, device: str | torch.device = "cpu") -> tuple[
         raise ValueError(
             f"{folder / 'tokenizer.json'} is not the tokenizer of this model; put the original back"
         )
+    path = folder / "model.safetensors"
+    state = _read_tensors(path)
+    _refuse_other_size(config, sum(tensor.numel() for tensor in state.values()), folder)
     model = GPT(config)
-    load_weights(folder / "model.safetensors", model)
+    _fill(model, state, path)
     return model.to(device).eval(), tokenizer
 
 
@@ -97,7 +101,22 @@ def load_weights(path: Path, model: nn.Module) -> None:
         FileNotFoundError: no such file.
         ValueError: damaged, or names or shapes that are not the model's.
     """
-    state = _read_tensors(path)
+    _fill(model, _read_tensors(path), path)
+
+
+def _refuse_other_size(config: GPTConfig, stored: int, folder: Path) -> None:
+    """Raise ValueError for a config of a far larger model than the weights, which may have no end."""
+    try:
+        with building_at_most(10 * stored):
+            GPT(config)
+    except (TooLargeError, RuntimeError, TypeError) as error:  # torch has no one error for sizes beyond it
+        raise ValueError(
+            f"{folder / 'config.json'} describes a model of more than {10 * stored:,} numbers, but its "
+            f"weights are {stored:,}; config.json and the weights must come from the same run"
+        ) from error
+
+
+def _fill(model: nn.Module, state: dict[str, Tensor], path: Path) -> None:
     state |= {name: state[other] for name, other in _tied(model).items() if other in state}
     expected = model.state_dict()
     problems = [f"lacks {name}" for name in expected.keys() - state.keys()]

@@ -104,7 +104,7 @@ class Family:
 def read_family(fields: Fields, family: Family) -> Architecture:
     """Return the architecture of a model of this family; raises ValueError for odd fields."""
     fields = Fields(dict(family.defaults) | dict(fields.values), fields.model_type)
-    d_model, n_layer = fields.count("hidden_size"), fields.count("num_hidden_layers")
+    d_model, n_layer = fields.count("hidden_size"), fields.layers("num_hidden_layers")
     windows = fields.windows(n_layer, family.windows(fields, n_layer))
     norm = d_model * (2 if family.norm == "layer" and family.norm_bias else 1)
     layers = tuple(

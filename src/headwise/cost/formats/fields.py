@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from headwise.cost.architecture import check_groups, head_width
+from headwise.cost.numbers import MOST_LAYERS, whole
 
 Kind = Literal["full_attention", "sliding_attention"]
 
@@ -41,6 +42,10 @@ class Fields:
                 f"got {value!r}"
             )
         return value
+
+    def layers(self, name: str) -> int:
+        """The number of layers, by this name."""
+        return whole(f"{name} in the {self.model_type} config", self.count(name), most=MOST_LAYERS)
 
     def either(self, *names: str) -> int:
         """The whole number under whichever of these names the file has."""

@@ -20,7 +20,7 @@ def gpt2(fields: Fields) -> Architecture:
     return Architecture(
         name=fields.model_type,
         d_model=d_model,
-        layers=(Layer(attention, part, 4 * d_model),) * fields.count("n_layer"),
+        layers=(Layer(attention, part, 4 * d_model),) * fields.layers("n_layer"),
         vocab_size=fields.count("vocab_size"),
         tied=fields.flag("tie_word_embeddings", True),
         positions=positions,
@@ -38,7 +38,8 @@ def gptj(fields: Fields) -> Architecture:
     return Architecture(
         name=fields.model_type,
         d_model=d_model,
-        layers=(Layer(Attention(n_head, n_head, width, width), part, 2 * d_model),) * fields.count("n_layer"),
+        layers=(Layer(Attention(n_head, n_head, width, width), part, 2 * d_model),)
+        * fields.layers("n_layer"),
         vocab_size=fields.count("vocab_size"),
         tied=fields.flag("tie_word_embeddings", False),
         head_bias=True,
@@ -64,7 +65,7 @@ def opt(fields: Fields) -> Architecture:
     return Architecture(
         name=fields.model_type,
         d_model=d_model,
-        layers=(Layer(attention, part, 2 * norm),) * fields.count("num_hidden_layers"),
+        layers=(Layer(attention, part, 2 * norm),) * fields.layers("num_hidden_layers"),
         vocab_size=fields.count("vocab_size"),
         tied=fields.flag("tie_word_embeddings", True),
         positions=context + 2,
@@ -77,7 +78,7 @@ def opt(fields: Fields) -> Architecture:
 def deepseek(fields: Fields) -> Architecture:
     """DeepSeek-V2 and -V3: latent attention, and experts after the first dense layers."""
     fields.refuse("mlp_bias", False, "biases in some feed-forward parts only are not counted")
-    d_model, n_layer = fields.count("hidden_size"), fields.count("num_hidden_layers")
+    d_model, n_layer = fields.count("hidden_size"), fields.layers("num_hidden_layers")
     n_head, d_rope = fields.count("num_attention_heads"), fields.count("qk_rope_head_dim")
     latent = Latent(fields.count("kv_lora_rank"), d_rope, fields.stated("q_lora_rank"))
     norms = latent.rank + (latent.query_rank or 0)
