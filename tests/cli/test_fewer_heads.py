@@ -255,6 +255,31 @@ def test_heads_are_told_with_the_numbers_they_had_before_others_were_taken_out(
     assert "made_from.json names 3 heads of layer 0, which has 2" in done.err
 
 
+def test_two_models_head_by_head_with_the_numbers_their_heads_had(
+    headwise: Callable, model: Path, data: Path, tmp_path: Path
+) -> None:
+    slim = tmp_path / "slim"
+    done = headwise("prune", model, "--heads", "0.0,1.1", "--data", data, *NUMBERS, "-o", slim)
+    assert done.code == 0, done.err
+    look = ("--data", data, "--texts", "2", "--length", "16", "-q")
+    line = f"heads of {slim} are numbered as they are now; in {model}, as in headwise view, 0.0 was 0.1, "
+    note = "heads of the same number now are compared, whatever numbers they had\n"
+    for pair in ((model, slim), (slim, model)):
+        told = headwise("compare-heads", *pair, *look).out
+        assert line in told
+        assert note in told
+    rows = last_json(headwise("compare-heads", model, slim, *look, "--json"))["heads"]
+    left = {0: [1, 2, 3], 1: [0, 2, 3]}
+    for row in rows:
+        assert "head_before" not in row
+        for match in ("map_match", "output_match"):
+            assert row[f"{match}_before"] == left[row["layer"]][int(row[match])]
+    assert rows[1]["map_match_before"] == 1  # the first layer reads the same, so head 0.1 finds itself
+    rows = last_json(headwise("compare-heads", slim, model, *look, "--json"))["heads"]
+    assert [row["head_before"] for row in rows] == [*left[0], *left[1]]
+    assert note not in headwise("compare-heads", model, model, *look).out
+
+
 def test_export_and_import_come_back_to_the_same_model(
     headwise: Callable, model: Path, tmp_path: Path
 ) -> None:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from headwise.cli.numbering import former_line, with_former, with_former_matches
 from headwise.cli.options import Device, Json, Quiet, Unknown
 from headwise.cli.result import print_json
 from headwise.cli.subjects import (
@@ -62,6 +63,12 @@ def compare_heads(
     if shard.rank > 0:
         return
 
+    import pandas as pd
+
+    names = [(layer.index, head) for layer in second.layers for head in range(layer.n_head)]
+    others = with_former(pd.DataFrame(names, columns=["layer", "head"]), b)
+    table = with_former_matches(with_former(table, a), others)
+
     from headwise.report.head_grid import head_grid, print_grid
     from headwise.report.head_tables import change_lines
 
@@ -77,7 +84,17 @@ def compare_heads(
         }
         print_json(result)
         return
-    typer.echo(f"{first.name} and {second.name}: {len(table)} heads on {counted(chosen, 'text')}\n")
+    typer.echo(f"{first.name} and {second.name}: {len(table)} heads on {counted(chosen, 'text')}")
+    columns = "map_match_before and output_match_before"
+    former = (
+        former_line(table, a, f"heads of {first.name}"),
+        former_line(others, b, f"heads of {second.name}", columns),
+    )
+    for line in filter(None, former):
+        typer.echo(line)
+    if any(former):
+        typer.echo("heads of the same number now are compared, whatever numbers they had")
+    typer.echo()
     print_grid(grid)
     for line in change_lines(table, most=_LISTED):
         typer.echo(line)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _SHOWN = 6
+_NAMES = ["layer", "head", "head_before"]
 
 
 def with_former(table: pd.DataFrame, source: str) -> pd.DataFrame:
@@ -34,7 +36,25 @@ def with_former(table: pd.DataFrame, source: str) -> pd.DataFrame:
     return made
 
 
-def former_line(table: pd.DataFrame, source: str) -> str | None:
+def with_former_matches(table: pd.DataFrame, others: pd.DataFrame) -> pd.DataFrame:
+    """Return a table of `heads.compare` that also tells what numbers the matches in the other model had.
+
+    others: the heads of the other model, as `with_former` returns them.
+    """
+    if "head_before" not in others:
+        return table
+    known = {(layer, head): before for layer, head, before in others[_NAMES].itertuples(index=False)}
+    made = table.copy()
+    for match in ("map_match", "output_match"):
+        places = zip(table["layer"], table[match], strict=True)
+        former = [known.get(place, math.nan) for place in places]
+        made.insert(list(made).index(match) + 1, f"{match}_before", former)
+    return made
+
+
+def former_line(
+    table: pd.DataFrame, source: str, whose: str = "heads", columns: str = "head_before"
+) -> str | None:
     """Return what is to be told of a table of `with_former`; None if all heads go by the numbers they had."""
     from headwise.hub.origin import numbered_by
 
@@ -45,8 +65,8 @@ def former_line(table: pd.DataFrame, source: str) -> str | None:
         return None
     places = zip(moved["layer"], moved["head"], moved["head_before"], strict=True)
     named = [f"{layer}.{head} was {layer}.{before}" for layer, head, before in places]
-    more = f" and {len(named) - _SHOWN} more (head_before in --out and --json)" * (len(named) > _SHOWN)
+    more = f" and {len(named) - _SHOWN} more ({columns} in --out and --json)" * (len(named) > _SHOWN)
     return (
-        f"heads are numbered as they are now; in {numbered_by(source)}, as in headwise view, "
+        f"{whose} are numbered as they are now; in {numbered_by(source)}, as in headwise view, "
         f"{', '.join(named[:_SHOWN])}{more}"
     )
