@@ -180,6 +180,21 @@ def test_groups_are_chosen_whole_or_one_head_of_each(make_gpt: Make) -> None:
         choose(model, ORDER, 3)
     with pytest.raises(ValueError, match=r"3 heads cannot be taken evenly from 2 layers; give 2 or 4"):
         choose(model, ORDER, 3, uniform=True)
+    with pytest.raises(ValueError, match="1 heads cannot be taken evenly from 2 layers; give 2$"):
+        choose(model, ORDER, 1, uniform=True)
+    with pytest.raises(
+        ValueError,
+        match="^2 heads cannot be taken evenly, 1 from each of 2 layers: layer 0 can give 0, as it keeps a "
+        "part and what may go goes in parts of 2 heads; 0 is the nearest number below that goes evenly; take "
+        "another rule, or do without uniform$",
+    ):
+        choose(model, ORDER, 2, uniform=True)
+    with pytest.raises(
+        ValueError,
+        match="^4 heads cannot be taken evenly, 2 from each of 2 layers: layer 1 can give 0.*protect fewer",
+    ):
+        choose(model, ORDER, 4, uniform=True, protect=[(1, 0), (1, 3)])
+    assert choose(model, ORDER, 4, uniform=True) == [(0, 2), (0, 3), (1, 0), (1, 1)]
     with pytest.raises(ValueError, match="order must name each of the 8 heads once, got 7 names"):
         choose(model, ORDER[1:], 2)
 

@@ -75,6 +75,8 @@ def test_greedy_takes_whole_groups(make_subject: Callable[..., OwnSubject]) -> N
         select(subject, TEXTS, 3, "greedy")
     with pytest.raises(ValueError, match="3 heads cannot be taken evenly from 2 layers"):
         select(subject, TEXTS, 3, "greedy", uniform=True)
+    with pytest.raises(ValueError, match="2 heads cannot be taken evenly, 1 from each of 2 layers"):
+        select(subject, TEXTS, 2, "greedy", uniform=True)
     with pytest.raises(ValueError, match="protect names layer 5"):
         select(subject, TEXTS, 2, "greedy", protect=[(5, 0)])
 

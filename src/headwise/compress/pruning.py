@@ -103,6 +103,7 @@ def choose(
     shielded = set(check_heads([h for h, _ in head_counts(model)], protect, "protect"))
     if uniform:
         each = share_of_layer(parts, count)
+        check_evenly(each, parts, free_parts(parts, shielded, least)[1], bool(shielded))
         return sorted(
             head for layer in parts if layer for head in _take([layer], each, shielded, least, place)
         )
@@ -131,9 +132,10 @@ def share_of_layer(parts: Sequence[Sequence[object]], count: int) -> int:
     if not layers:
         raise ValueError("all layers of the model have lost their heads, so there are none to take out")
     if count % layers:
+        below = count - count % layers
         raise ValueError(
             f"{count} heads cannot be taken evenly from {layers} layers; "
-            f"give {count - count % layers} or {count + layers - count % layers}"
+            f"give {f'{below} or ' * (below > 0)}{below + layers}"
         )
     return count // layers
 
@@ -178,11 +180,7 @@ def _take(
     layers: list[list[list[HeadId]]], count: int, shielded: set[HeadId], least: int, place: dict[HeadId, int]
 ) -> list[HeadId]:
     """Take `count` heads from the parts of the layers, the dispensable first."""
-    free = [[part for part in parts if not shielded & {*part}] for parts in layers]
-    room = [
-        (len(parts[0]) if parts else 1, min(len(may), max(0, len(parts) - least)))
-        for parts, may in zip(layers, free, strict=True)
-    ]
+    free, room = free_parts(layers, shielded, least)
     check_exactly(count, room, bool(shielded))
     taken: list[HeadId] = []
     ranked = [(number, part) for number, parts in enumerate(free) for part in parts]
@@ -196,6 +194,18 @@ def _take(
 
 Room = Sequence[tuple[int, int]]
 """For each layer how many heads a part has, and how many parts may go."""
+
+
+def free_parts(
+    layers: list[list[list[HeadId]]], shielded: set[HeadId], least: int
+) -> tuple[list[list[list[HeadId]]], list[tuple[int, int]]]:
+    """Return the parts of each layer that may go, and how many of them, as `Room`; `least` stay of each."""
+    free = [[part for part in parts if not shielded & {*part}] for parts in layers]
+    room = [
+        (len(parts[0]) if parts else 1, min(len(may), max(0, len(parts) - least)))
+        for parts, may in zip(layers, free, strict=True)
+    ]
+    return free, room
 
 
 def without_one(room: Room, layer: int) -> list[tuple[int, int]]:
@@ -222,15 +232,39 @@ def check_exactly(count: int, room: Room, protected: bool) -> None:
     nearest = max(sums_of(room, count))
     if nearest == count:
         return
-    sizes = sorted({size for size, _ in room})
-    ways = ["ask for that"] if nearest else []
-    ways += ["protect fewer heads"] if protected else []
-    ways += ["take another rule"] if sizes != [1] else []
     raise ValueError(
         f"{count} heads cannot be removed exactly: each layer keeps a part, what may go goes in parts of "
-        f"{' or '.join(map(str, sizes))} heads, and {nearest} is the nearest below; "
-        f"{', or '.join(ways) or 'all that is left is needed'}"
+        f"{_sizes(room)} heads, and {nearest} is the nearest below; "
+        f"{', or '.join(_ways(nearest, room, protected)) or 'all that is left is needed'}"
     )
+
+
+def check_evenly(each: int, layers: list[list[list[HeadId]]], room: Room, protected: bool) -> None:
+    """Raise ValueError if so many heads cannot go from every layer that has heads; see `check_exactly`."""
+    having = [(layer, sums_of([room[layer]], each)) for layer, parts in enumerate(layers) if parts]
+    short = [(layer, sums) for layer, sums in having if each not in sums]
+    if not short:
+        return
+    layer, sums = short[0]
+    nearest = len(having) * max(set.intersection(*(sums for _, sums in having)))
+    raise ValueError(
+        f"{each * len(having)} heads cannot be taken evenly, {each} from each of {len(having)} layers: layer "
+        f"{layer} can give {max(sums)}, as it keeps a part and what may go goes in parts of "
+        f"{_sizes([room[layer]])} heads; {nearest} is the nearest number below that goes evenly; "
+        f"{', or '.join([*_ways(nearest, [room[layer]], protected), 'do without uniform'])}"
+    )
+
+
+def _sizes(room: Room) -> str:
+    return _listed(sorted({size for size, _ in room}))
+
+
+def _ways(nearest: int, room: Room, protected: bool) -> list[str]:
+    """Return what can be done where a number of heads cannot be removed."""
+    ways = ["ask for that"] if nearest else []
+    ways += ["protect fewer heads"] if protected else []
+    ways += ["take another rule"] if {size for size, _ in room} != {1} else []
+    return ways
 
 
 def _remove(handle: LayerHandle, heads: set[int]) -> None:

@@ -8,8 +8,10 @@ from typing import Literal
 
 from headwise.compress.pruning import (
     Rule,
+    check_evenly,
     check_exactly,
     choose,
+    free_parts,
     removable_parts,
     share_of_layer,
     sums_of,
@@ -101,12 +103,11 @@ def greedy_order(
     shared = rule == "within" and any(h != g for h, g in counts)
     order = rank(subject, texts, "importance") if shared else all_heads(subject)
     layers = removable_parts(subject.model, order, rule)
-    each = share_of_layer(layers, count) if uniform else count
-    left = [[part for part in parts if not shielded & {*part}] for parts in layers]
-    room: list[tuple[int, int]] = []
-    for parts, may in zip(layers, left, strict=True):
-        size = len(parts[0]) if parts else 1
-        room.append((size, min(len(may), max(0, len(parts) - 1), each // size)))  # one stays
+    left, room = free_parts(layers, shielded, least=1)
+    if uniform:
+        each = share_of_layer(layers, count)
+        check_evenly(each, layers, room, bool(shielded))
+        room = [(size, min(number, each // size)) for size, number in room]
     check_exactly(count, room, bool(shielded))
     sweep = sweep_on(subject, texts)
     gone: list[HeadId] = []
