@@ -174,6 +174,9 @@ def test_ablate_says_how_many_heads_matter(headwise: Callable, models, data: Pat
     out = headwise("ablate", models[0], "--data", data, "--quiet", "--retrieval", "none").out
     assert "of 6 heads are missed (interval above 0)" in out
     assert "rank correlation with gradients:" in out
+    told = "on retrieval: lost on tokens of random sequences that can only be looked up"
+    assert told not in out
+    assert told in headwise("ablate", models[0], "--data", data, "--quiet").out
     assert sum(line.startswith("  layer ") for line in out.splitlines()) == LAYERS * HEADS
 
 

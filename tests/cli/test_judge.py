@@ -121,7 +121,7 @@ def test_options_reach_what_they_speak_of(
         (("parent", "--text", "a b c"), "give either --text or --data, not both"),
         (("parent", "--tokens", "1"), "--tokens must be at least 2, got 1"),
         (("parent", "--skip", "-1"), "--skip must be at least 0, got -1"),
-        (("parent",), "the first 24,000 are to be left out; give more text, or leave out fewer (--skip 0)"),
+        (("parent",), "the first 24,000 are to be left out; give more text, or leave out only what models"),
         (
             ("parent", "--skip", "0", "--tokens", "40"),
             "at least 2 rows of text, got 1, of 40 tokens; give more",

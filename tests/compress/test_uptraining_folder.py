@@ -335,6 +335,7 @@ def test_what_does_not_go_together_is_refused_and_nothing_is_written(
     shutil.copytree(child, bare)
     (bare / "made_from.json").unlink()
     refused("does not say which model it was made of; give it with --parent", bare, out)
+    refused("there is no folder .*nothing, and a model of that name does not say", tmp_path / "nothing", out)
     (bare / "made_from.json").write_text('{"parent": "../gone"}')
     refused("bare was made of .*gone, and there is no such folder any more; give", bare, out)
     (bare / "made_from.json").write_text('{"parent": null}')

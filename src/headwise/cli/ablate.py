@@ -150,8 +150,8 @@ def ablate(
         typer.echo(line)
     if agreement is not None:
         typer.echo(
-            f"\nrank correlation with gradients: {agreement.importance:.2f} (importance against |delta|), "
-            f"{agreement.predicted:.2f} (first-order prediction against delta)"
+            f"\nrank correlation with gradients: {agreement.importance:.2f} (importance with the size of "
+            f"what is lost), {agreement.predicted:.2f} (what it predicts to first order with what is lost)"
         )
     for note in found.notes:
         typer.echo(f"note: {note}")

@@ -234,9 +234,11 @@ def calibration_rows(
     rows = rows_of(subject, corpus.chunks(), most=tokens + held_out)
     read = sum(row.numel() for row in rows)
     if read < tokens + held_out:
+        enough = rows and read >= 8 * rows[0].numel()  # for both parts to be of several rows
+        such = f", such as --tokens {read * 3 // 4} --held-out {read // 8}" if enough else ""
         raise ValueError(
             f"{corpus.name} has {read:,} tokens, and --tokens {tokens} and --held-out {held_out} need "
-            f"{tokens + held_out:,}; give more text or smaller numbers"
+            f"{tokens + held_out:,}; give more text or smaller numbers{such}"
         )
     kept: list[Tensor] = []
     while rows and sum(row.numel() for row in kept) < tokens:

@@ -49,7 +49,8 @@ def rows_of(
     if skip and len(ids) < skip + 2:
         raise ValueError(
             f"the text has {len(ids):,} tokens, and the first {skip:,} are to be left out; give more "
-            "text, or leave out fewer (--skip 0) if no model was fitted to it"
+            "text, or leave out only what models were fitted to (--skip 0 if none was to any of it, else "
+            "--tokens and --held-out of group or prune together)"
         )
     del ids[:skip]
     if len(ids) < 2:

@@ -39,8 +39,9 @@ def parent_of(child: str, config: UptrainConfig) -> str:
     """
     parent = teacher_of(child) if config.parent is None else config.parent
     if parent is None:
+        what = child if Path(child).exists() else f"there is no folder {child}, and a model of that name"
         raise ValueError(
-            f"{child} does not say which model it was made of; give it with --parent (headwise group and "
+            f"{what} does not say which model it was made of; give it with --parent (headwise group and "
             "headwise prune keep it)"
         )
     if config.parent is None and is_gone(child):

@@ -70,6 +70,8 @@ def worth_lines(table: pd.DataFrame, unit: str, *, most: int) -> list[str]:
             f"{needed} of {len(table)} heads are missed (interval above 0), {harmful} do harm (below 0), "
             f"{len(table) - needed - harmful} cannot be told from 0",
         ]
+    if "delta_retrieval" in table and table["delta_retrieval"].notna().any():
+        lines.append("on retrieval: lost on tokens of random sequences that can only be looked up")
     return lines
 
 
