@@ -269,6 +269,15 @@ def test_shortest_texts(T: int, mask: str) -> None:
     check(make(5, T=T, mask=mask))
 
 
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_layer_that_sees_nothing_at_all(bias: bool) -> None:
+    case = make(6, T=5, bias=bias)
+    nothing = replace(case.call, mask=Mask.causal() & ~Mask.causal())
+    got = streamed(Case(nothing, case.batch, torch.zeros_like(case.allowed)))
+    for name in ("entropy", "norm", "norm_uniform", "first", "received_max"):
+        assert got[name].isnan().all(), name
+
+
 @given(
     seed=st.integers(0, 2**16),
     B=st.integers(1, 3),

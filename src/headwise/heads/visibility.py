@@ -153,7 +153,7 @@ def sums_over_visible(request: Request, values: Tensor) -> Tensor:
         ends = (end.unsqueeze(1).expand(-1, heads, -1) for end in (spans.start, spans.stop))
         before, after = (ahead.gather(2, end) for end in ends)
         return after - before
-    parts = []
+    found = values.new_empty(batch, heads, queries)
     for row in range(0, queries, _ROWS):
         region = replace(request.region, row=request.region.row + row, rows=min(_ROWS, queries - row))
         allowed = None if request.mask is None else request.mask.allowed(region, values.device)
@@ -165,8 +165,8 @@ def sums_over_visible(request: Request, values: Tensor) -> Tensor:
             sums = values.sum(dim=2, keepdim=True)
         else:
             sums = (sight.allowed.double() @ values.unsqueeze(3)).squeeze(3)  # (B, H, t|1)
-        parts.append(sums.expand(-1, -1, region.rows))
-    return torch.cat(parts, dim=2)
+        found[..., row : row + region.rows] = sums
+    return found
 
 
 def _distances(query: Tensor, bounds: Tensor) -> Tensor:
