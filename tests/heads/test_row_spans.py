@@ -45,10 +45,9 @@ def test_spans_are_those_of_the_table(name: str, data: st.DataObject, rows_toget
     region = Region(row, data.draw(st.integers(1, 9 - row)), key, data.draw(st.integers(1, 9 - key)), 0)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_ROWS", rows_together)
-        found = row_spans(mask, region, torch.device("cpu"))
-    assert found is not None
+        spans = row_spans(mask, region, 2, torch.device("cpu"))
+    assert spans is not None
     table = shown(mask, region)
-    spans = found.expanded(2, region.rows, region.keys)
     index = torch.arange(region.keys)
     inside = (index >= spans.start.unsqueeze(2)) & (index < spans.stop.unsqueeze(2))
     assert torch.equal(inside, table.expand_as(inside))
@@ -61,9 +60,8 @@ def test_spans_of_some_queries(name: str, sample: Sample) -> None:
     mask = sample.mask(MASKS[name], 9, 9)
     rows = len(range(sample.start, 9, sample.step))
     region = Region(0, rows, 0, 9, 9 - rows)
-    found = row_spans(mask, region, torch.device("cpu"))
-    assert found is not None
-    spans = found.expanded(2, rows, 9)
+    spans = row_spans(mask, region, 2, torch.device("cpu"))
+    assert spans is not None
     table = shown(MASKS[name], Region(0, 9, 0, 9, 0))[:, sample.start :: sample.step]
     index = torch.arange(9)
     inside = (index >= spans.start.unsqueeze(2)) & (index < spans.stop.unsqueeze(2))
@@ -80,4 +78,4 @@ def test_spans_of_some_queries(name: str, sample: Sample) -> None:
     ],
 )
 def test_several_stretches_and_heads_of_their_own_have_none(mask: Mask) -> None:
-    assert row_spans(mask, Region(0, 5, 0, 5, 0), torch.device("cpu")) is None
+    assert row_spans(mask, Region(0, 5, 0, 5, 0), 1, torch.device("cpu")) is None

@@ -32,15 +32,21 @@ class RowSpans:
     def __and__(self, other: RowSpans) -> RowSpans:
         return RowSpans(torch.maximum(self.start, other.start), torch.minimum(self.stop, other.stop))
 
-    def expanded(self, batch: int, queries: int, keys: int) -> RowSpans:
-        """Return the same as (B, T) each, within the keys, with stop = start where nothing is seen."""
-        start = self.start.clamp(0, keys)
-        ends = start, torch.maximum(start, self.stop.clamp(max=keys))
-        return RowSpans(*(end.expand(batch, queries).contiguous() for end in ends))
+
+def row_spans(mask: Mask | None, region: Region, batch: int, device: torch.device) -> RowSpans | None:
+    """Return what the queries of a region see, None if it is more than one stretch or differs by head.
+
+    The spans are (B, T) each and lie within the keys, with stop = start where nothing is seen.
+    """
+    spans = _of_mask(mask, region, device)
+    if spans is None:
+        return None
+    start = spans.start.clamp(0, region.keys)
+    ends = start, torch.maximum(start, spans.stop.clamp(max=region.keys))
+    return RowSpans(*(end.expand(batch, region.rows).contiguous() for end in ends))
 
 
-def row_spans(mask: Mask | None, region: Region, device: torch.device) -> RowSpans | None:
-    """Return what the queries of a region see, None if it is more than one stretch or differs by head."""
+def _of_mask(mask: Mask | None, region: Region, device: torch.device) -> RowSpans | None:
     nothing_hidden = _span(0, region.keys, device)
     return nothing_hidden if mask is None else _all_of(mask.rules, region, nothing_hidden)
 
@@ -64,12 +70,8 @@ def _of_rule(rule: Rule, region: Region, within: RowSpans) -> RowSpans | None:
     if isinstance(rule, AllOf):
         return _all_of(rule.rules, region, within)
     if isinstance(rule, SampledRows):
-        whole = row_spans(rule.whole, rule.whole_region(region), device)
-        return (
-            None
-            if whole is None
-            else RowSpans(*(end[:, :: rule.sample.step] for end in (whole.start, whole.stop)))
-        )
+        whole, step = _of_mask(rule.whole, rule.whole_region(region), device), rule.sample.step
+        return None if whole is None else RowSpans(whole.start[:, ::step], whole.stop[:, ::step])
     if isinstance(rule, Columns) and len(rule.index) == 1:
         ((low, high),) = rule.index
         end = region.keys if high is None else high - region.key

@@ -117,6 +117,13 @@ class StatisticsCollector:
         )
 
 
+def result_of_all(collector: StatisticsCollector) -> HeadStatistics:
+    """Return the statistics of what the collectors of all processes of torch.distributed gathered."""
+    result = collector.result()
+    result.sums = {layer: gathered(sums) for layer, sums in result.sums.items()}
+    return result
+
+
 def check_every(every: int) -> None:
     """Raise TypeError or ValueError unless every n-th query can be taken."""
     if isinstance(every, bool) or not isinstance(every, int):
@@ -199,8 +206,7 @@ def statistics(
         check_no_nan(output, batch, subject.name)
         if progress is not None:
             progress(start + len(group), len(ids))
-    result = collector.result()
-    result.sums = {layer: gathered(sums) for layer, sums in result.sums.items()}
+    result = result_of_all(collector)
     result.maps = kept
     if repeated:
         from headwise.heads.repeated import induction_scores

@@ -230,12 +230,11 @@ class _Reducer:
         self.out_norms = out_norms
         self.first_sums = torch.zeros(3, *request.q.shape[:2], dtype=torch.float64, device=request.q.device)
         """Per text and head, mass on the first real token, that of equal weights, how many queries see it."""
-        self.all_norms, self.special_norms = None, None
+        self.visible_norms: Tensor | None = None
+        """(2, B, H, T), the sums of key_norms over the keys seen, and over the special ones among them."""
         if key_norms is not None:
-            self.all_norms = sums_over_visible(request, key_norms)
-            if known:
-                of_special = key_norms.masked_fill(~marks.special.unsqueeze(1), 0.0)
-                self.special_norms = sums_over_visible(request, of_special)
+            of_special = key_norms.masked_fill(~marks.special.unsqueeze(1), 0.0)
+            self.visible_norms = sums_over_visible(request, torch.stack([key_norms, of_special]))
 
     def block(self, rows: Rows, seen: Visible, part: slice, tally: _Tally) -> None:
         """Add the statistics of these queries."""
@@ -261,8 +260,8 @@ class _Reducer:
             self._classes(rows, seen, part, tally, counts, weight, total)
         if self.marks.corner is not None:
             tally.add("distance", rows.distance[..., part] / total, counts, seen.distance[..., part] / keys)
-        if self.out_norms is not None and self.all_norms is not None:
-            tally.add("norm", rows.norm[..., part] / total, counts, self.all_norms[..., part] / keys)
+        if self.out_norms is not None and self.visible_norms is not None:
+            tally.add("norm", rows.norm[..., part] / total, counts, self.visible_norms[0, ..., part] / keys)
             norms = self.out_norms[..., part]
             tally.add("output_norm", norms, counts)
             layer = norms.sum(dim=1, keepdim=True)
@@ -331,11 +330,11 @@ class _Reducer:
         self.first_sums[0] += torch.where(sees_first, first, 0.0).sum(dim=2, dtype=torch.float64)
         self.first_sums[1] += torch.where(sees_first, 1.0 / keys, 0.0).sum(dim=2)
         self.first_sums[2] += sees_first.sum(dim=2)
-        if self.key_norms is not None and self.special_norms is not None:
+        if self.key_norms is not None and self.visible_norms is not None:
             where = self.marks.first.clamp(min=0)[:, None, None].expand(-1, self.key_norms.shape[1], 1)
             length = self.key_norms.gather(2, where)
             tally.add("first_norm", first * length, sees_first, length / keys)
-            equal = self.special_norms[..., part] / keys
+            equal = self.visible_norms[1, ..., part] / keys
             tally.add("special_norm", rows.special_norm[..., part] / total, counts & (special > 0), equal)
 
     def _at_distance(self, t: Tensor, offset: int, part: slice) -> tuple[Tensor, Tensor]:

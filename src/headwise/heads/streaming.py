@@ -24,7 +24,7 @@ from headwise.attention.request import Request
 from headwise.attention.scratch import Scratch
 from headwise.attention.tile_plan import Plan
 from headwise.attention.tiles import Chunk, Part, Strip, Tile, TileSizes, chunks, length
-from headwise.heads.streaming_rows import LOWEST, Marks, Rows
+from headwise.heads.streaming_rows import LOWEST, Marks, Rows, least_difference
 from headwise.heads.tile_sums import TileSums
 from headwise.heads.visibility import Census, Visible
 
@@ -50,8 +50,7 @@ class Sweep:
         self.marks = marks
         self.near = near
         self.wide = torch.promote_types(request.q.dtype, torch.float32)
-        self.floor = math.log(torch.finfo(self.wide).tiny) + 1.0
-        """Lower differences make numbers so small that processors take many times as long."""
+        self.floor = least_difference(self.wide)
         self.all_counted = bool(marks.counted.all())
         self.k = request.k.to(self.wide).flatten(0, 1)  # (B·G, S, K)
         self.scratch = Scratch(request.q.device)

@@ -6,16 +6,14 @@ Letters: B batch, H query heads, G key/value heads, T queries, S keys, K head wi
 from __future__ import annotations
 
 import ctypes
-import math
-from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
 
 import torch
 from torch import Tensor
 
 from headwise.attention.request import Request
 from headwise.heads.row_spans import RowSpans, row_spans
-from headwise.heads.streaming_rows import Marks, Rows, Swept
+from headwise.heads.streaming_rows import LOWEST, Marks, Rows, Swept, least_difference
+from headwise.heads.threads import in_threads, shares_of
 from headwise.heads.visibility import count_spans
 
 WORTH_COMPILING = 2**22
@@ -42,6 +40,7 @@ class _Sweep(ctypes.Structure):
         *((name, ctypes.c_int64) for name in _NUMBERS.split()),
         ("scale", ctypes.c_float),
         ("floor", ctypes.c_float),
+        ("lowest", ctypes.c_float),
         *((name, ctypes.c_void_p) for name in _TENSORS.split()),
     )
 
@@ -52,10 +51,7 @@ def spans_for_kernel(request: Request) -> RowSpans | None:
     simple = request.bias is None and request.softcap is None and request.pairs > 0
     if not simple or wide != torch.float32 or request.q.device.type != "cpu":
         return None
-    spans = row_spans(request.mask, request.region, request.q.device)
-    return (
-        None if spans is None else spans.expanded(request.q.shape[0], request.q.shape[2], request.k.shape[2])
-    )
+    return row_spans(request.mask, request.region, request.q.shape[0], request.q.device)
 
 
 def sweep_compiled(
@@ -97,31 +93,27 @@ def sweep_compiled(
         *(heads, groups, queries, keys, width, *q.stride()[:3], *k.stride()[:3]),
         *(marks.corner or 0, marks.step, near, strip, marks.corner is not None, batch * heads * queries),
         scale=request.scale,
-        floor=math.log(torch.finfo(torch.float32).tiny) + 1.0,
+        floor=least_difference(torch.float32),
+        lowest=LOWEST,
         **{name: None if t is None else t.data_ptr() for name, t in tensors.items()},
     )
     panel = library.panel_keys()
     padded = -(-keys // panel) * panel
     row = padded + 16  # rows a power of two apart would share the same few lines of the cache
 
-    def run(ends: tuple[int, int]) -> None:
+    def run(share: slice) -> None:
         sizes = padded * width, strip * width, strip * row, 2 * keys
         panels, few, scores, shares = (torch.empty(size) for size in sizes)
         library.sweep(
             ctypes.byref(sweep),
-            *map(ctypes.c_int64, ends),
+            *map(ctypes.c_int64, (share.start, share.stop)),
             *(ctypes.c_void_p(t.data_ptr()) for t in (panels, few, scores)),
             ctypes.c_int64(row),
             ctypes.c_void_p(shares.data_ptr()),
         )
 
-    number = max(1, min(torch.get_num_threads(), batch * heads, request.pairs // _WORTH_A_THREAD))
-    parts = list(pairwise(batch * heads * n // number for n in range(number + 1)))
-    if number == 1:
-        run(parts[0])
-    else:
-        with ThreadPoolExecutor(number) as pool:  # a call of the library leaves the interpreter to the others
-            list(pool.map(run, parts))
+    # a call of the library leaves the interpreter to the other threads
+    in_threads(run, shares_of(batch * heads, request.pairs // _WORTH_A_THREAD))
     rows = Rows(**found, near={offset - near: scores for offset, scores in enumerate(around)})
     classes = torch.stack([marks.special, marks.punctuation], dim=1)
     seen, equal = count_spans(spans, marks.counted, classes, marks.corner, marks.step)

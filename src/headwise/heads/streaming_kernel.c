@@ -22,8 +22,6 @@ enum { PANEL = LANES * VECTORS, STRETCH = 64 * LANES };
 typedef float Floats __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef int32_t Ints __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 
-static const float LOWEST = -1e30f;
-
 typedef struct {
     int64_t heads, groups, queries, keys, width; /* H, G, T, S, K */
     int64_t q_batch, q_head, q_row, k_batch, k_group, k_row; /* strides */
@@ -32,7 +30,9 @@ typedef struct {
     int64_t strip;        /* queries of a strip, a multiple of 8 */
     int64_t placed;       /* whether queries have a place among the keys at all */
     int64_t size;         /* B H T */
-    float scale, floor;
+    float scale;
+    float floor;  /* below what score - top is raised to it */
+    float lowest; /* the top of a query that sees nothing */
     const float *q, *k;
     const int64_t *start, *stop;                /* (B, T), the keys that a query sees */
     const uint8_t *counted;                     /* (B, T) */
@@ -66,6 +66,13 @@ static inline Floats load_part(const float *from, int64_t count, float rest) {
     float part[LANES];
     for (int n = 0; n < LANES; n++) part[n] = n < count ? from[n] : rest;
     return load(part);
+}
+
+static inline void store_part(float *to, Floats v, int64_t count) {
+    if (count >= LANES)
+        *(Floats *)to = v;
+    else
+        for (int64_t n = 0; n < count; n++) to[n] = v[n];
 }
 
 static inline double summed(Floats v) {
@@ -141,14 +148,8 @@ static inline void add(Sums *sums, float *score, const float *punctuation, const
     const Floats below = load_part(score, count, -INFINITY) - top;
     const Floats d = larger(below, all(floor));
     Floats e = exponential(d);
-    if (count < LANES) {
-        for (int64_t n = 0; n < LANES; n++)
-            if (n < count)
-                score[n] = e[n];
-            else
-                e[n] = 0.0f;
-    } else
-        *(Floats *)score = e;
+    store_part(score, e, count);
+    if (count < LANES) e = load_part(score, count, 0.0f);
     sums->total += e;
     sums->moment += d * e;
     sums->distance += (Floats)((Ints)away & 0x7fffffff) * e;
@@ -194,7 +195,7 @@ static float look(const Sweep *s, float *score, int64_t batch, int64_t head, int
         const int64_t key = place + 2 * n - 1;
         if (s->placed && key >= start && key < stop) score[key] = beside[n];
     }
-    float top = LOWEST;
+    float top = s->lowest;
     const float tops[4] = {best, best_apart, beside[0], beside[1]};
     for (int n = 0; n < 4; n++) top = tops[n] > top ? tops[n] : top;
 
@@ -233,7 +234,7 @@ static float look(const Sweep *s, float *score, int64_t batch, int64_t head, int
     s->special_norm[at] = (float)special_norm;
     s->content[at] = best;
     s->apart[at] = best_apart;
-    if (!s->counted[batch * s->queries + query] || !(top > LOWEST / 2)) return 0.0f;
+    if (!s->counted[batch * s->queries + query] || !(top > s->lowest / 2)) return 0.0f;
     return (float)(1.0 / (total + (s->sink ? exp((double)s->sink[head] - top) : 0.0)));
 }
 
@@ -296,12 +297,7 @@ void sweep(const Sweep *s, int64_t from, int64_t to, float *panels, float *few, 
                     const int64_t count = high - j;
                     Floats sum = load_part(shares + j, count, 0.0f);
                     for (int n = 0; n < 4; n++) sum += all(share[n]) * load_part(e[n] + j, count, 0.0f);
-                    if (count < LANES) {
-                        float part[LANES];
-                        *(Floats *)part = sum;
-                        memcpy(shares + j, part, (size_t)count * sizeof(float));
-                    } else
-                        *(Floats *)(shares + j) = sum;
+                    store_part(shares + j, sum, count);
                 }
             }
             if (s->received)

@@ -5,6 +5,7 @@ Letters: B batch, H query heads, T queries, S keys; i a query, j a key, s_j its 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -15,6 +16,11 @@ from headwise.heads.visibility import Visible
 
 LOWEST = -1e30
 """Stands for a row that has seen nothing yet; minus infinity has no differences."""
+
+
+def least_difference(dtype: torch.dtype) -> float:
+    """Return below what score - top is raised to it: smaller weights take processors many times as long."""
+    return math.log(torch.finfo(dtype).tiny) + 1.0
 
 
 @dataclass(frozen=True, eq=False)

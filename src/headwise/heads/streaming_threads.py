@@ -8,11 +8,9 @@ Letters: B batch, H query heads, G key/value heads, S keys.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import fields, replace
-from itertools import pairwise
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,9 +20,8 @@ from headwise.heads.kernel import kernel
 from headwise.heads.streaming import Sweep
 from headwise.heads.streaming_compiled import WORTH_COMPILING, spans_for_kernel, sweep_compiled
 from headwise.heads.streaming_rows import Marks, Rows, Swept
+from headwise.heads.threads import in_threads, shares_of
 from headwise.heads.visibility import Visible
-
-Found = TypeVar("Found")
 
 _WORTH_A_THREAD = 2**23  # scores per thread; with fewer, threads wait for Python more than they help
 
@@ -51,7 +48,7 @@ def sweep_tiles(
         return sweep, sweep.run()
 
     shares = _shares(request)
-    done = _in_threads(run, shares) if request.q.device.type == "cpu" else [run(shares[0])]
+    done = in_threads(run, shares) if request.q.device.type == "cpu" else [run(shares[0])]
     sweeps = [sweep for sweep, _ in done]
     found = [sweep.received for sweep in sweeps if sweep.received is not None]
     return Swept(
@@ -68,11 +65,9 @@ def _shares(request: Request) -> list[slice]:
     by_head = (request.mask is not None and request.mask.varies_by_head()) or (
         request.bias is not None and request.bias.shape[1] != 1
     )
-    number = min(torch.get_num_threads(), groups, max(1, request.pairs // _WORTH_A_THREAD))
-    if by_head or request.q.device.type != "cpu" or number < 2:
+    if by_head or request.q.device.type != "cpu":
         return [slice(0, groups)]
-    ends = [groups * n // number for n in range(number + 1)]
-    return [slice(start, stop) for start, stop in pairwise(ends)]
+    return shares_of(groups, request.pairs // _WORTH_A_THREAD)
 
 
 def _queries(request: Request, share: slice) -> slice:
@@ -89,24 +84,6 @@ def _of_heads(request: Request, share: slice) -> Request:
         v=request.v[:, share],
         sink=None if request.sink is None else request.sink[queries],
     )
-
-
-def _in_threads(run: Callable[[slice], Found], shares: Sequence[slice]) -> list[Found]:
-    """Return what `run` gives for each share, each in a thread that has one of PyTorch's for itself."""
-    threads, gradients = torch.get_num_threads(), torch.is_grad_enabled()
-
-    def alone(share: slice) -> Found:
-        torch.set_num_threads(1)  # of this thread, but also of those that begin later
-        with torch.set_grad_enabled(gradients):
-            return run(share)
-
-    try:
-        if len(shares) == 1:
-            return [alone(shares[0])]
-        with ThreadPoolExecutor(len(shares)) as pool:
-            return list(pool.map(alone, shares))
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _joined(parts: Sequence[Rows]) -> Rows:

@@ -11,12 +11,13 @@ import torch
 
 from headwise.heads.documents import encode_all
 from headwise.heads.seam import AttentionCall, observe
-from headwise.heads.sharding import gathered, this_shard
+from headwise.heads.sharding import this_shard
 from headwise.heads.statistics_collector import (
     StatisticsCollector,
     batches,
     check_batch_tokens,
     check_no_nan,
+    result_of_all,
 )
 from headwise.heads.statistics_result import HeadStatistics
 from headwise.hub import Subject, attention_layers, evaluating
@@ -90,9 +91,7 @@ def pair_statistics(
         check_no_nan(output[0], target, reader.name)
         if progress is not None:
             progress(here.stop, len(pairs))
-    result = collector.result()
-    result.sums = {layer: gathered(sums) for layer, sums in result.sums.items()}
-    return result
+    return result_of_all(collector)
 
 
 def _check_pairs(pairs: Sequence[tuple[str, str]]) -> None:

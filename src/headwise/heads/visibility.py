@@ -139,21 +139,22 @@ def count_spans(
 
 
 def sums_over_visible(request: Request, values: Tensor) -> Tensor:
-    """Return the sum of values (B, H, S) over the keys that each query sees, (B, H, T), in float64.
+    """Return the sums of values (N, B, H, S) over the keys that each query sees, (N, B, H, T), in float64.
 
     A NaN counts as 0: there may be some where no query looks.
     """
     values = values.double().nan_to_num(nan=0.0)
-    batch, heads, keys = values.shape
+    batch, keys = values.shape[1], values.shape[3]
     queries = request.region.rows
-    spans = row_spans(request.mask, request.region, values.device) if request.bias is None else None
+    found = values.new_empty(*values.shape[:3], queries)
+    spans = None
+    if request.bias is None:
+        spans = row_spans(request.mask, request.region, batch, values.device)
     if spans is not None:
-        spans = spans.expanded(batch, queries, keys)
-        ahead = F.pad(values.cumsum(dim=2), (1, 0))  # (B, H, S + 1)
-        ends = (end.unsqueeze(1).expand(-1, heads, -1) for end in (spans.start, spans.stop))
-        before, after = (ahead.gather(2, end) for end in ends)
+        ahead = F.pad(values.cumsum(dim=3), (1, 0))  # (N, B, H, S + 1)
+        ends = (end.unsqueeze(1).expand_as(found) for end in (spans.start, spans.stop))
+        before, after = (ahead.gather(3, end) for end in ends)
         return after - before
-    found = values.new_empty(batch, heads, queries)
     for row in range(0, queries, _ROWS):
         region = replace(request.region, row=request.region.row + row, rows=min(_ROWS, queries - row))
         allowed = None if request.mask is None else request.mask.allowed(region, values.device)
@@ -162,9 +163,9 @@ def sums_over_visible(request: Request, values: Tensor) -> Tensor:
             bias = bias.narrow(2, row, region.rows)
         sight = sight_of(allowed, bias, groups=request.k.shape[1], keys=keys)
         if sight is None:
-            sums = values.sum(dim=2, keepdim=True)
+            sums = values.sum(dim=3, keepdim=True)
         else:
-            sums = (sight.allowed.double() @ values.unsqueeze(3)).squeeze(3)  # (B, H, t|1)
+            sums = (sight.allowed.double() @ values.unsqueeze(4)).squeeze(4)  # (N, B, H, t|1)
         found[..., row : row + region.rows] = sums
     return found
 
